@@ -1,0 +1,1 @@
+base_SOURCES := base/error.c base/hash.c base/log.c base/random.c
