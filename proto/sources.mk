@@ -1,0 +1,1 @@
+proto_SOURCES := proto/status.c proto/runs.c
