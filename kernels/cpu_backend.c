@@ -1,0 +1,364 @@
+/*
+ * The CPU as a device behind kernels/backend.h: one device thread that takes
+ * turns between jobs, and the pool it shares every slice with.
+ *
+ * All jobs inside are in one list, in the order in which they get their next
+ * slice.  After a slice every job with the same fair_key goes to the end, in
+ * unchanged order: so keys take turns, and jobs of one key are worked off one
+ * after the other.  Before each slice the whole list is looked through for jobs
+ * that were cancelled or have expired, so such a job leaves within a slice even
+ * if its turn is far away.
+ *
+ * One mutex guards three lists and a flag and is held for a few assignments:
+ * submit() and reap() never wait for arithmetic.  A finished job is announced
+ * by an eventfd whose count is cleared by the reap() that finds nothing left.
+ *
+ * An idle device answers for itself: the device thread wakes twice a second and
+ * says so.  A watchdog that reads health() thus sees a thread that hangs, be it
+ * in a slice or in a lock.
+ *
+ * Mappings are shared, are not inherited by children, and stay out of core
+ * dumps: their bytes are the tenant's.
+ */
+#include "kernels/backend.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/macros.h"
+#include "kernels/cpu_jobs.h"
+#include "kernels/cpu_machine.h"
+#include "kernels/cpu_move.h"
+#include "kernels/cpu_plan.h"
+#include "kernels/cpu_pool.h"
+#include "kernels/reference.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+        SLICE_USEC_DEFAULT = 2000,
+        IDLE_USEC = 500000,
+};
+
+struct ckv_backend {
+        struct ckv_backend_info info;
+        const struct ckv_cpu_kernel *kernel;
+        struct ckv_cpu_pool *pool;
+        uint64_t slice_nsec;
+        int done_fd;
+        bool started;
+        pthread_t thread;
+
+        pthread_mutex_t mutex;
+        pthread_cond_t wake;
+        struct ckv_jobs submitted, done;            /* under mutex */
+        bool stop;                              /* under mutex */
+
+        struct ckv_jobs turns;                      /* of the device thread */
+
+        /* Written by one thread and read by another as numbers of their own: relaxed, nothing is ordered by them. */
+        _Atomic uint64_t progress_nsec;
+        _Atomic uint32_t queued, running;
+};
+
+static void count(_Atomic uint32_t *counter, int32_t change) {
+        (void)atomic_fetch_add_explicit(counter, (uint32_t)change, memory_order_relaxed);
+}
+
+static void finish(struct ckv_backend *backend, struct ckv_job *job) {
+        bool started = job->backend_state != NULL;
+
+        if (job->stage == CKV_STAGE_PLAN)
+                (void)ckv__cpu_plan_free(job->backend_state);
+        else
+                (void)ckv__cpu_move_free(job->backend_state);
+        job->backend_state = NULL;
+        count(started ? &backend->running : &backend->queued, -1);
+        (void)pthread_mutex_lock(&backend->mutex);
+        ckv__jobs_append(&backend->done, job);
+        /* inside the mutex, so that no reap() can clear the count between the two */
+        (void)eventfd_write(backend->done_fd, 1);
+        (void)pthread_mutex_unlock(&backend->mutex);
+}
+
+/* First slice of a stage: the state that is stepped. Return: false if there is none, and the job has its outcome. */
+static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now) {
+        if (job->stage == CKV_STAGE_PLAN) {
+                job->started_nsec = now;
+                job->backend_state = ckv__cpu_plan_new(job);
+                if (!job->backend_state)
+                        job->outcome = CKV_JOB_NO_MEMORY;
+        } else {
+                job->backend_state = ckv__cpu_move_new(job);
+                if (!job->backend_state)
+                        /* the decision to move has been made: do it in one go rather than not at all */
+                        ckv_ref_run_move(job);
+                job->outcome = CKV_JOB_OK;
+        }
+        if (!job->backend_state)
+                return false;
+        count(&backend->queued, -1);
+        count(&backend->running, 1);
+        return true;
+}
+
+static bool step(struct ckv_backend *backend, struct ckv_job *job, uint64_t until) {
+        if (job->stage == CKV_STAGE_PLAN)
+                return ckv__cpu_plan_step(job->backend_state, backend->pool, backend->kernel, until);
+        return ckv__cpu_move_step(job->backend_state, backend->pool, until);
+}
+
+static void run_slice(struct ckv_backend *backend, struct ckv_job *job) {
+        uint64_t start = ckv_now_nsec(), end;
+        bool done;
+
+        if (!job->backend_state && job->stage == CKV_STAGE_MOVE)
+                job->move_nsec = start;                 /* a point in time until the stage is done */
+        done = !job->backend_state && !begin(backend, job, start);
+        done = done || step(backend, job, start + backend->slice_nsec);
+        end = ckv_now_nsec();
+        job->device_nsec += end - start;
+        atomic_store_explicit(&backend->progress_nsec, end, memory_order_relaxed);
+        if (!done) {
+                ckv__jobs_pass_turn(&backend->turns, job->fair_key);
+                return;
+        }
+        if (job->stage == CKV_STAGE_PLAN)
+                job->score_nsec = end - job->started_nsec - job->select_nsec;
+        else
+                job->move_nsec = end - job->move_nsec;
+        (void)ckv__jobs_take(&backend->turns);               /* the job had the first turn */
+        ckv__jobs_pass_turn(&backend->turns, job->fair_key);
+        finish(backend, job);
+}
+
+/* Jobs of CKV_STAGE_PLAN that nobody waits for any more leave, wherever their turn is. */
+static void sweep(struct ckv_backend *backend) {
+        struct ckv_jobs stay;
+        struct ckv_job *job;
+        uint64_t now = ckv_now_nsec();
+
+        ckv__jobs_init(&stay);
+        while ((job = ckv__jobs_take(&backend->turns))) {
+                /* relaxed: the flag carries no data, and the next look is a slice away */
+                bool cancelled = atomic_load_explicit(&job->cancel, memory_order_relaxed);
+
+                if (job->stage != CKV_STAGE_PLAN || (!cancelled && now < job->deadline_nsec)) {
+                        ckv__jobs_append(&stay, job);
+                        continue;
+                }
+                job->outcome = cancelled ? CKV_JOB_CANCELLED : CKV_JOB_EXPIRED;
+                if (job->backend_state)
+                        job->score_nsec = now - job->started_nsec - job->select_nsec;
+                finish(backend, job);
+        }
+        ckv__jobs_move(&stay, &backend->turns);
+}
+
+/* Take in what was submitted; if there is nothing to do, wait, but not for long. Return: go on? */
+static bool take_in(struct ckv_backend *backend) {
+        bool go_on;
+
+        (void)pthread_mutex_lock(&backend->mutex);
+        ckv__jobs_move(&backend->submitted, &backend->turns);
+        if (!backend->turns.first && !backend->stop) {
+                uint64_t until = ckv_now_nsec() + IDLE_USEC * CKV_NSEC_PER_USEC;
+                struct timespec ts = {
+                        .tv_sec = (time_t)(until / CKV_NSEC_PER_SEC), .tv_nsec = (long)(until % CKV_NSEC_PER_SEC),
+                };
+
+                (void)pthread_cond_timedwait(&backend->wake, &backend->mutex, &ts);
+                ckv__jobs_move(&backend->submitted, &backend->turns);
+        }
+        go_on = !backend->stop;
+        (void)pthread_mutex_unlock(&backend->mutex);
+        return go_on;
+}
+
+static void *device_main(void *p) {
+        struct ckv_backend *backend = p;
+
+        (void)pthread_setname_np(pthread_self(), "ckv-cpu");
+        while (take_in(backend)) {
+                atomic_store_explicit(&backend->progress_nsec, ckv_now_nsec(), memory_order_relaxed);
+                sweep(backend);
+                if (backend->turns.first)
+                        run_slice(backend, backend->turns.first);
+        }
+        return NULL;
+}
+
+static struct ckv_backend *cpu_close(struct ckv_backend *backend) {
+        if (!backend)
+                return NULL;
+        if (backend->started) {
+                (void)pthread_mutex_lock(&backend->mutex);
+                backend->stop = true;
+                (void)pthread_cond_signal(&backend->wake);
+                (void)pthread_mutex_unlock(&backend->mutex);
+                (void)pthread_join(backend->thread, NULL);
+                assert(!backend->turns.first && !backend->submitted.first && !backend->done.first);
+        }
+        (void)ckv__cpu_pool_free(backend->pool);
+        (void)pthread_cond_destroy(&backend->wake);
+        (void)pthread_mutex_destroy(&backend->mutex);
+        (void)ckv_close(backend->done_fd);
+        free(backend);
+        return NULL;
+}
+
+static void closep(struct ckv_backend **backend) {
+        (void)cpu_close(*backend);
+}
+
+/* Conditions wait by the clock that deadlines are made of. */
+static void init_locks(struct ckv_backend *backend) {
+        pthread_condattr_t attributes;
+
+        (void)pthread_mutex_init(&backend->mutex, NULL);
+        (void)pthread_condattr_init(&attributes);
+        (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        (void)pthread_cond_init(&backend->wake, &attributes);
+        (void)pthread_condattr_destroy(&attributes);
+}
+
+static int start_device(struct ckv_backend *backend) {
+        sigset_t all, before;
+        int r;
+
+        (void)sigfillset(&all);
+        (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+        r = pthread_create(&backend->thread, NULL, device_main, backend);
+        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+        backend->started = r == 0;
+        return -r;
+}
+
+static void set_info(struct ckv_backend *backend) {
+        struct ckv_backend_info *info = &backend->info;
+        char model[32];
+
+        ckv__cpu_model(model, sizeof(model));
+        info->path = backend->kernel->name;
+        info->threads = ckv__cpu_pool_threads(backend->pool);
+        (void)snprintf(info->name, sizeof(info->name), "%s, %s, %u thread%s", model, info->path, info->threads,
+                       info->threads == 1 ? "" : "s");
+}
+
+static int cpu_open(const struct ckv_backend_options *options, struct ckv_backend **ret_backend) {
+        _cleanup_(closep) struct ckv_backend *backend = calloc(1, sizeof(*backend));
+        int r;
+
+        if (!backend)
+                return ckv_error_origin(-ENOMEM);
+        ckv__jobs_init(&backend->submitted);
+        ckv__jobs_init(&backend->done);
+        ckv__jobs_init(&backend->turns);
+        init_locks(backend);
+        backend->kernel = ckv__cpu_kernel();
+        backend->slice_nsec = (options->slice_usec ? options->slice_usec : SLICE_USEC_DEFAULT) * CKV_NSEC_PER_USEC;
+        backend->progress_nsec = ckv_now_nsec();
+        backend->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (backend->done_fd < 0)
+                return ckv_error_origin(-errno);
+        r = ckv__cpu_pool_new(options->threads ? options->threads : ckv__cpu_threads(), &backend->pool);
+        if (r < 0)
+                return ckv_error_trace(r);
+        set_info(backend);
+        r = start_device(backend);
+        if (r < 0)
+                return ckv_error_origin(r);
+        *ret_backend = ckv_steal(&backend);
+        return 0;
+}
+
+static void cpu_describe(const struct ckv_backend *backend, struct ckv_backend_info *ret_info) {
+        *ret_info = backend->info;
+}
+
+static int cpu_map(struct ckv_backend *backend, int fd, uint64_t offset, uint64_t size, bool writable,
+                   struct ckv_mapping *ret_mapping) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = offset % page;
+        void *at;
+
+        (void)backend;
+        if (size == 0 || size > SIZE_MAX / 2 || offset > INT64_MAX)
+                return ckv_error_origin(-EINVAL);
+        at = mmap(NULL, before + size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, (off_t)(offset - before));
+        if (at == MAP_FAILED)
+                return ckv_error_origin(-errno);
+        (void)madvise(at, before + size, MADV_DONTFORK);
+        (void)madvise(at, before + size, MADV_DONTDUMP);
+        *ret_mapping = (struct ckv_mapping){
+                .base = (uint8_t *)at + before, .size = size, .writable = writable,
+                .allocation = at, .allocation_bytes = before + size,
+        };
+        return 0;
+}
+
+static void cpu_unmap(struct ckv_backend *backend, struct ckv_mapping *mapping) {
+        (void)backend;
+        if (mapping->allocation)
+                (void)munmap(mapping->allocation, mapping->allocation_bytes);
+        *mapping = (struct ckv_mapping){ 0 };
+}
+
+static void cpu_submit(struct ckv_backend *backend, struct ckv_job *job) {
+        job->backend_state = NULL;
+        count(&backend->queued, 1);
+        (void)pthread_mutex_lock(&backend->mutex);
+        ckv__jobs_append(&backend->submitted, job);
+        (void)pthread_cond_signal(&backend->wake);
+        (void)pthread_mutex_unlock(&backend->mutex);
+}
+
+static void cpu_cancel(struct ckv_backend *backend, struct ckv_job *job) {
+        (void)backend;
+        /* relaxed, as in sweep() */
+        atomic_store_explicit(&job->cancel, true, memory_order_relaxed);
+}
+
+static int cpu_wait_fd(const struct ckv_backend *backend) {
+        return backend->done_fd;
+}
+
+static struct ckv_job *cpu_reap(struct ckv_backend *backend) {
+        struct ckv_job *job;
+        eventfd_t ignored;
+
+        (void)pthread_mutex_lock(&backend->mutex);
+        job = ckv__jobs_take(&backend->done);
+        if (!backend->done.first)
+                (void)eventfd_read(backend->done_fd, &ignored);
+        (void)pthread_mutex_unlock(&backend->mutex);
+        return job;
+}
+
+static void cpu_health(const struct ckv_backend *backend, struct ckv_backend_health *ret_health) {
+        *ret_health = (struct ckv_backend_health){
+                .last_progress_nsec = atomic_load_explicit(&backend->progress_nsec, memory_order_relaxed),
+                .queued = atomic_load_explicit(&backend->queued, memory_order_relaxed),
+                .running = atomic_load_explicit(&backend->running, memory_order_relaxed),
+        };
+}
+
+const struct ckv_backend_ops ckv_backend_cpu = {
+        .version = CKV_BACKEND_VERSION,
+        .name = "cpu",
+        .open = cpu_open,
+        .close = cpu_close,
+        .describe = cpu_describe,
+        .map = cpu_map,
+        .unmap = cpu_unmap,
+        .submit = cpu_submit,
+        .cancel = cpu_cancel,
+        .wait_fd = cpu_wait_fd,
+        .reap = cpu_reap,
+        .health = cpu_health,
+};

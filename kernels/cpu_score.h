@@ -1,0 +1,43 @@
+/*
+ * S1 to S3 of one layer on the CPU, in pieces: T[j] of every row, computed by a
+ * pool of threads with as many stops in between as the caller likes.  Memory is
+ * taken once for all layers of a group.
+ */
+#ifndef CKV_KERNELS_CPU_SCORE_H
+#define CKV_KERNELS_CPU_SCORE_H
+
+#include "kernels/cpu_kernel.h"
+#include "kernels/cpu_pool.h"
+#include "kernels/job.h"
+
+#include <stdbool.h>
+
+struct ckv_cpu_score;
+
+/**
+ * ckv__cpu_score_new() - scratch to score the layers of one group
+ * @job, @group: borrowed; scorer window or raw_qk, w <= L, at least w query rows given
+ * @ret_score:   ckv__cpu_score_free()
+ *
+ * Bytes: 8 * L, and for as many KV heads as fit 64 MiB (one at least) G * (4 * L + w * (4 * d + L / 32)),
+ * with L / 8 for the widest shapes.
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *group, struct ckv_cpu_score **ret_score);
+struct ckv_cpu_score *ckv__cpu_score_free(struct ckv_cpu_score *score);
+
+/* ckv__cpu_score_begin() - turn to a layer of the group (borrowed), whatever became of the one before */
+void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_layer *layer);
+
+/* ckv__cpu_score_step() - go on until the layer is done or @until_nsec (CLOCK_MONOTONIC) is past. Return: is it done? */
+bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+                         uint64_t until_nsec);
+
+/* ckv__cpu_score_rows() - [L] binary64 T[j] of the layer that is done; borrowed until the next begin */
+const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score);
+
+/* ckv__cpu_segment_rows() - rows of a segment, 64 to 256: depends on the shape alone (R30) */
+uint32_t ckv__cpu_segment_rows(uint32_t query_count, uint32_t dims);
+
+#endif

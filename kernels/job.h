@@ -1,0 +1,108 @@
+/*
+ * One job: what a backend computes on.  A job holds addresses, numbers and
+ * copies of what the request said; no tenant, no socket, no configuration.
+ * daemon/ builds it (all arrays are owned by the job and freed by
+ * ckv_job_free()); from submit until reap it belongs to the backend.
+ *
+ * A job goes through a backend twice.  CKV_STAGE_PLAN scores and selects and
+ * never writes to the cache; with CKV_STAGE_MOVE the kept rows move.  Between
+ * the two the job is back in the hands of the event loop, which alone decides
+ * whether to commit: deadline, cancel, hold and the death of the engine are
+ * all looked at there, in one place.
+ */
+#ifndef CKV_KERNELS_JOB_H
+#define CKV_KERNELS_JOB_H
+
+#include "kernels/layout.h"
+#include "kernels/policy.h"
+#include "kernels/select.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum ckv_stage { CKV_STAGE_PLAN, CKV_STAGE_MOVE };
+
+/* How a stage ended. */
+enum ckv_job_outcome {
+        CKV_JOB_OK,
+        CKV_JOB_CANCELLED,          /* the cancel flag was seen between two slices of CKV_STAGE_PLAN */
+        CKV_JOB_EXPIRED,            /* the deadline passed before CKV_STAGE_PLAN was through */
+        CKV_JOB_NONFINITE,          /* R23; fail_group, fail_layer, fail_unit */
+        CKV_JOB_BUDGET,             /* BUDGET_BELOW_PROTECTED; fail_group */
+        CKV_JOB_UNSUPPORTED,        /* sequence too short for the profile; fail_group */
+        CKV_JOB_WINDOW_OVER_BUDGET, /* profile paper: L_max < w; fail_group */
+        CKV_JOB_NO_MEMORY,
+};
+
+struct ckv_job_layer {
+        uint32_t number;            /* the engine's layer number */
+        struct ckv_plane k, v;      /* v.base NULL: no V (latent) */
+        const uint8_t *query;       /* row 0, head 0 of this layer's queries; NULL if none were given */
+};
+
+/* The window queries, common to all layers of the job. Row r (0 = oldest), head h of a layer lies at
+ * layer.query + h * head_stride + ((ring_start + r) % rows) * row_stride, dimensions adjacent. */
+struct ckv_job_queries {
+        enum ckv_dtype dtype;       /* F32, F16, BF16; NONE: no queries */
+        uint32_t rows, ring_start;
+        uint64_t head_stride, row_stride;
+        uint32_t last_row;          /* cache row of the newest query, 0 = physical_len - 1 of each group: ckv_job_last_row() */
+};
+
+struct ckv_job_group {
+        uint32_t number;                       /* index of the layer group in the registered cache */
+        uint32_t kv_heads, q_heads, head_dim_k, head_dim_v;
+        struct ckv_job_layer *layers;          /* [layer_count] ascending by number */
+        uint32_t layer_count;
+        struct ckv_row_table table;            /* entries owned by the job */
+        struct ckv_policy policy;              /* resolved */
+        struct ckv_selection selection;        /* its arrays are owned by the job; selection.policy = &policy */
+
+        /* written by CKV_STAGE_PLAN */
+        struct ckv_budget budget;
+        struct ckv_kept *kept;                 /* [kept_count]: one for each layer, or one for all */
+        uint32_t kept_count;
+        /* written by CKV_STAGE_MOVE */
+        uint64_t bytes_moved;                  /* read plus written */
+};
+
+struct ckv_job {
+        struct ckv_job *next;                  /* for whoever holds the job: loop queue, backend queue, done list */
+        void *owner;                           /* the daemon's request; backends never look at it */
+        uint64_t fair_key;                     /* jobs with equal keys share one turn between slices */
+        uint64_t deadline_nsec;                /* CLOCK_MONOTONIC */
+        enum ckv_stage stage;
+        atomic_bool cancel;                    /* set by backend->cancel(), seen between slices of CKV_STAGE_PLAN */
+
+        struct ckv_job_group *groups;          /* [group_count] */
+        uint32_t group_count;
+        struct ckv_job_queries queries;
+
+        /* written by the backend, read after reap */
+        enum ckv_job_outcome outcome;
+        uint32_t fail_group, fail_layer, fail_unit;       /* index into groups, layer number, unit index */
+        uint64_t started_nsec;                 /* first slice of CKV_STAGE_PLAN */
+        uint64_t score_nsec, select_nsec, move_nsec;      /* time in the phase, first slice to last */
+        uint64_t device_nsec;                  /* time that slices of this job occupied the device */
+
+        void *backend_state;                   /* of the backend, while it holds the job */
+};
+
+/* ckv_job_last_row() - cache row of the newest query for one group; query row r sits at this - queries.rows + 1 + r */
+static inline uint32_t ckv_job_last_row(const struct ckv_job *job, const struct ckv_job_group *group) {
+        return job->queries.last_row ? job->queries.last_row : group->selection.rows - 1;
+}
+
+/* ckv_job_new() - a zeroed job with @group_count groups, each selection.policy set. Return: NULL if out of memory. */
+struct ckv_job *ckv_job_new(uint32_t group_count);
+
+/* ckv_job_free() - free a job and every array it owns; NULL is fine. Return: NULL. */
+struct ckv_job *ckv_job_free(struct ckv_job *job);
+
+static inline void ckv_job_freep(struct ckv_job **job) {
+        *job = ckv_job_free(*job);
+}
+
+#endif

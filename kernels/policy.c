@@ -1,0 +1,285 @@
+/*
+ * From what a request asked to what will be done.
+ *
+ * One table has a line for each parameter: its name on the wire, where it
+ * lies in the struct, its range, which of its values this build implements,
+ * and which profiles keep it closed.  Another has a line of defaults for each
+ * profile.  ckv_policy_resolve() walks the first over the second, so that a
+ * parameter is added in one place, and a range cannot be checked in one path
+ * and forgotten in another.
+ *
+ * What is legal but not built (streaming, h2o, chunk_eg, page, ...) is a fault
+ * of its own kind: "not here" is another answer than "not ever".  Bounds that
+ * need the sequence are left to ckv_select_budget().
+ */
+#include "kernels/policy.h"
+
+#include "base/macros.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BIT(n) (1U << (n))
+#define CLOSED_KVPRESS BIT(CKV_PROFILE_KVPRESS)
+#define CLOSED (CLOSED_KVPRESS | BIT(CKV_PROFILE_PAPER))
+#define EVERY UINT32_MAX
+
+enum {
+        SPANS_MAX = 1024,
+        KEEP_RATIO_ONE = 1000000,
+};
+
+enum row_kind {
+        ROW_ENUM,       /* 0 = of the profile; values 1 .. high, the bits of have are implemented */
+        ROW_COUNT,      /* 0 = of the profile; low .. high */
+        ROW_GIVEN,      /* a count that may be 0: set if its bit of ckv_policy.given is */
+        ROW_REAL,       /* double, finite and not negative; 0 = none */
+        ROW_OUTSIDE,    /* not a member of struct ckv_policy */
+};
+
+struct row {
+        const char *name;
+        size_t offset;
+        enum row_kind kind;
+        uint32_t low, high;
+        uint32_t have;          /* ROW_ENUM: a bit for each value that is implemented; others: 0 = not implemented */
+        uint32_t bit;           /* ROW_GIVEN */
+        uint32_t closed;        /* a bit for each profile that does not allow it to be set */
+};
+
+#define ROW_AT(field) .name = #field, .offset = offsetof(struct ckv_policy, field)
+#define ENUM(field, last, values, profiles) \
+        { ROW_AT(field), .kind = ROW_ENUM, .high = (last), .have = (values), .closed = (profiles) }
+#define COUNT(field, least, most, profiles) \
+        { ROW_AT(field), .kind = ROW_COUNT, .low = (least), .high = (most), .have = EVERY, .closed = (profiles) }
+#define GIVEN(field, flag, most) \
+        { ROW_AT(field), .kind = ROW_GIVEN, .high = (most), .have = EVERY, .bit = (flag), .closed = CLOSED }
+#define REAL(field) { ROW_AT(field), .kind = ROW_REAL, .have = EVERY, .closed = CLOSED }
+#define ABSENT(field) { ROW_AT(field), .kind = ROW_COUNT, .high = UINT32_MAX, .closed = CLOSED }
+#define ABSENT_GIVEN(field, flag) \
+        { ROW_AT(field), .kind = ROW_GIVEN, .high = UINT32_MAX, .bit = (flag), .closed = CLOSED }
+#define OUTSIDE(word) { .name = (word), .kind = ROW_OUTSIDE }
+
+static const struct row rows[_CKV_FIELD_N] = {
+        [CKV_FIELD_NONE] = OUTSIDE(""),
+        [CKV_FIELD_PROFILE] = ENUM(profile, CKV_PROFILE_VOTE, ~BIT(CKV_PROFILE_VOTE), 0),
+        [CKV_FIELD_SCORER] = ENUM(scorer, CKV_SCORER_GIVEN, BIT(CKV_SCORER_WINDOW) | BIT(CKV_SCORER_RAW_QK), 0),
+        [CKV_FIELD_SELECTOR] = ENUM(selector, CKV_SELECTOR_PAGE,
+                BIT(CKV_SELECTOR_CHUNK) | BIT(CKV_SELECTOR_CHUNK_AT) | BIT(CKV_SELECTOR_TOKEN), 0),
+        [CKV_FIELD_LAYER_FIRST] = ABSENT(layer_first),
+        [CKV_FIELD_WINDOW] = COUNT(window, 1, 256, 0),
+        [CKV_FIELD_CHUNK] = COUNT(chunk, 1, 1024, 0),
+        [CKV_FIELD_SINKS] = GIVEN(sinks, CKV_GIVEN_SINKS, 1024),
+        [CKV_FIELD_RECENT] = GIVEN(recent, CKV_GIVEN_RECENT, UINT32_MAX),
+        [CKV_FIELD_MIN_TOKENS] = GIVEN(min_tokens, CKV_GIVEN_MIN_TOKENS, UINT32_MAX),
+        [CKV_FIELD_POOL] = ENUM(pool, CKV_POOL_MAX, EVERY, 0),
+        [CKV_FIELD_POOL_SIZE] = COUNT(pool_size, 1, 31, 0),
+        [CKV_FIELD_NORM] = ENUM(norm, CKV_NORM_SEEN, EVERY, CLOSED),
+        [CKV_FIELD_HEADS] = ENUM(heads, CKV_HEADS_EACH, ~BIT(CKV_HEADS_EACH), CLOSED),
+        [CKV_FIELD_VALUE_WEIGHT] = ENUM(value_weight, CKV_WEIGHT_L2, EVERY, CLOSED),
+        [CKV_FIELD_UNIT_REDUCE] = ENUM(unit_reduce, CKV_UNIT_MAX, EVERY, CLOSED),
+        [CKV_FIELD_LAYERS] = ENUM(layers, CKV_LAYERS_ONE, EVERY, CLOSED),
+        [CKV_FIELD_REUSE] = COUNT(reuse, 1, UINT32_MAX, CLOSED),
+        [CKV_FIELD_FILL] = ENUM(fill, CKV_FILL_NONE, EVERY, CLOSED),
+        [CKV_FIELD_TIGHT] = ENUM(tight, CKV_TIGHT_REFUSE, EVERY, CLOSED),
+        [CKV_FIELD_ALIGN] = COUNT(align, 1, 1024, CLOSED),
+        [CKV_FIELD_JOIN] = ENUM(join, CKV_JOIN_UNION, EVERY, CLOSED_KVPRESS),
+        [CKV_FIELD_SCALE] = REAL(scale),
+        [CKV_FIELD_SOFTCAP] = REAL(softcap),
+        [CKV_FIELD_SLIDING] = COUNT(sliding, 1, UINT32_MAX, CLOSED),
+        [CKV_FIELD_SPIKE_KEEP] = ABSENT(spike_keep),
+        [CKV_FIELD_PAGE] = ABSENT(page),
+        [CKV_FIELD_BETA] = ABSENT(beta),
+        [CKV_FIELD_HEAVY] = ABSENT(heavy),
+        [CKV_FIELD_RECENT_PART] = ABSENT(recent_part),
+        [CKV_FIELD_GROUP_HEADS] = ENUM(group_heads, CKV_GROUP_MEAN, EVERY, CLOSED),
+        [CKV_FIELD_WINDOW_REDUCE] = ENUM(window_reduce, CKV_ROWS_MAX, ~BIT(CKV_ROWS_MAX), CLOSED),
+        [CKV_FIELD_VOTE_ROWS] = ABSENT(vote_rows),
+        [CKV_FIELD_CONTRAST_FIRST] = ABSENT_GIVEN(contrast_first, CKV_GIVEN_CONTRAST_FIRST),
+        [CKV_FIELD_CONTRAST_END] = ABSENT_GIVEN(contrast_end, CKV_GIVEN_CONTRAST_END),
+        [CKV_FIELD_MUTE] = ABSENT_GIVEN(mute, CKV_GIVEN_MUTE),
+        [CKV_FIELD_LAYER_REDUCE] = ENUM(layer_reduce, CKV_LAYER_TOP4, ~BIT(CKV_LAYER_TOP4), CLOSED),
+        [CKV_FIELD_KEEP_RATIO] = OUTSIDE("keep_ratio"),
+        [CKV_FIELD_MAX_TOKENS] = OUTSIDE("max_tokens"),
+        [CKV_FIELD_PROTECT] = OUTSIDE("protect"),
+};
+
+/* What all profiles have in common. */
+#define COMMON \
+        .selector = CKV_SELECTOR_CHUNK, .layers = CKV_LAYERS_EACH, .tight = CKV_TIGHT_RAISE, \
+        .join = CKV_JOIN_CUT, .window_reduce = CKV_ROWS_SUM, .layer_reduce = CKV_LAYER_SUM, .reuse = 1, .align = 1, \
+        .given = CKV_GIVEN_SINKS | CKV_GIVEN_RECENT | CKV_GIVEN_MIN_TOKENS
+
+/* Section 6.1. recent and min_tokens of default and retrieval, recent of paper: derived below. */
+static const struct ckv_policy defaults[] = {
+        [CKV_PROFILE_DEFAULT] = {
+                COMMON, .profile = CKV_PROFILE_DEFAULT, .scorer = CKV_SCORER_WINDOW, .norm = CKV_NORM_SUM,
+                .chunk = 10, .window = 32, .pool = CKV_POOL_NONE, .pool_size = 5, .group_heads = CKV_GROUP_SUM,
+                .heads = CKV_HEADS_SUM, .unit_reduce = CKV_UNIT_MEAN, .sinks = 4, .fill = CKV_FILL_LEAD,
+        },
+        [CKV_PROFILE_PAPER] = {
+                COMMON, .profile = CKV_PROFILE_PAPER, .scorer = CKV_SCORER_RAW_QK, .norm = CKV_NORM_SUM,
+                .chunk = 10, .window = 32, .pool = CKV_POOL_NONE, .pool_size = 5, .group_heads = CKV_GROUP_SUM,
+                .heads = CKV_HEADS_SUM, .unit_reduce = CKV_UNIT_SUM, .fill = CKV_FILL_NONE,
+        },
+        [CKV_PROFILE_KVPRESS] = {
+                COMMON, .profile = CKV_PROFILE_KVPRESS, .scorer = CKV_SCORER_WINDOW, .norm = CKV_NORM_MEAN,
+                .chunk = 20, .window = 64, .pool = CKV_POOL_AVG, .pool_size = 5, .group_heads = CKV_GROUP_MEAN,
+                .heads = CKV_HEADS_SUM, .unit_reduce = CKV_UNIT_MEAN, .fill = CKV_FILL_NONE,
+        },
+        [CKV_PROFILE_RETRIEVAL] = {
+                COMMON, .profile = CKV_PROFILE_RETRIEVAL, .scorer = CKV_SCORER_WINDOW, .norm = CKV_NORM_SUM,
+                .chunk = 10, .window = 8, .pool = CKV_POOL_MAX, .pool_size = 13, .group_heads = CKV_GROUP_MAX,
+                .heads = CKV_HEADS_MAX, .unit_reduce = CKV_UNIT_MEAN, .sinks = 4, .fill = CKV_FILL_LEAD,
+        },
+};
+
+static struct ckv_policy_fault fault(enum ckv_policy_fault_kind kind, enum ckv_policy_field field, uint64_t value,
+                                     uint64_t low, uint64_t high) {
+        return (struct ckv_policy_fault){ .kind = kind, .field = field, .value = value, .low = low, .high = high };
+}
+
+static uint32_t read_word(const struct ckv_policy *policy, const struct row *row) {
+        uint32_t word;
+
+        static_assert(sizeof(enum ckv_pool) == sizeof(word), "enums are read as words");
+        memcpy(&word, (const char *)policy + row->offset, sizeof(word));
+        return word;
+}
+
+static double read_real(const struct ckv_policy *policy, const struct row *row) {
+        double real;
+
+        memcpy(&real, (const char *)policy + row->offset, sizeof(real));
+        return real;
+}
+
+static bool is_set(const struct ckv_policy *asked, const struct row *row) {
+        switch (row->kind) {
+        case ROW_GIVEN:
+                return (asked->given & row->bit) != 0;
+        case ROW_REAL:
+                return read_real(asked, row) != 0;
+        case ROW_ENUM:
+        case ROW_COUNT:
+                return read_word(asked, row) != 0;
+        case ROW_OUTSIDE:
+                break;
+        }
+        return false;
+}
+
+static void copy_field(struct ckv_policy *policy, const struct ckv_policy *asked, const struct row *row) {
+        memcpy((char *)policy + row->offset, (const char *)asked + row->offset,
+               row->kind == ROW_REAL ? sizeof(double) : sizeof(uint32_t));
+}
+
+/* One parameter that was set, by itself. A kind of CKV_FAULT_NONE: nothing wrong. */
+static struct ckv_policy_fault judge(const struct ckv_policy *asked, enum ckv_policy_field field) {
+        const struct row *row = &rows[field];
+        uint32_t word = row->kind == ROW_REAL ? 0 : read_word(asked, row);
+
+        if (row->kind == ROW_ENUM && word > row->high)
+                return fault(CKV_FAULT_ENUM, field, word, row->low, row->high);
+        if (row->closed & BIT(asked->profile))
+                return fault(CKV_FAULT_PROFILE, field, word, 0, 0);
+        if (row->kind == ROW_ENUM ? !(row->have & BIT(word)) : !row->have)
+                return fault(CKV_FAULT_UNSUPPORTED, field, word, 0, 0);
+        if (row->kind == ROW_REAL) {
+                double real = read_real(asked, row);
+
+                return isfinite(real) && real >= 0 ? fault(CKV_FAULT_NONE, field, 0, 0, 0)
+                                                   : fault(CKV_FAULT_NONFINITE, field, 0, 0, 0);
+        }
+        if (word < row->low || word > row->high)
+                return fault(CKV_FAULT_RANGE, field, word, row->low, row->high);
+        if (field == CKV_FIELD_POOL_SIZE && word % 2 == 0)
+                return fault(CKV_FAULT_EVEN, field, word, row->low, row->high);
+        return fault(CKV_FAULT_NONE, field, 0, 0, 0);
+}
+
+/* Parameters that are legal alone and not together. */
+static struct ckv_policy_fault judge_together(const struct ckv_policy *policy) {
+        bool fixed = (CLOSED & BIT(policy->profile)) != 0;
+
+        /* R54's selectors and the scorers of other presses are not built */
+        if (policy->profile == CKV_PROFILE_KVPRESS && policy->scorer != CKV_SCORER_WINDOW)
+                return fault(CKV_FAULT_UNSUPPORTED, CKV_FIELD_SCORER, policy->scorer, 0, 0);
+        if (fixed && policy->selector != CKV_SELECTOR_CHUNK)
+                return fault(CKV_FAULT_UNSUPPORTED, CKV_FIELD_SELECTOR, policy->selector, 0, 0);
+        /* caller-given units differ in length, and a sum would simply prefer the long ones */
+        if (policy->selector == CKV_SELECTOR_CHUNK_AT && policy->unit_reduce == CKV_UNIT_SUM)
+                return fault(CKV_FAULT_ENUM, CKV_FIELD_UNIT_REDUCE, CKV_UNIT_SUM, CKV_UNIT_MEAN, CKV_UNIT_MAX);
+        return fault(CKV_FAULT_NONE, CKV_FIELD_NONE, 0, 0, 0);
+}
+
+/* Defaults that follow from other parameters. */
+static void derive(const struct ckv_policy *asked, struct ckv_policy *policy) {
+        bool ours = policy->profile == CKV_PROFILE_DEFAULT || policy->profile == CKV_PROFILE_RETRIEVAL;
+
+        if (policy->profile == CKV_PROFILE_PAPER || (ours && !(asked->given & CKV_GIVEN_RECENT)))
+                policy->recent = policy->window;
+        if (ours && !(asked->given & CKV_GIVEN_MIN_TOKENS))
+                policy->min_tokens = policy->window + policy->chunk + policy->sinks;
+}
+
+bool ckv_policy_resolve(const struct ckv_policy *asked, struct ckv_policy *ret_policy,
+                        struct ckv_policy_fault *ret_fault) {
+        struct ckv_policy policy;
+        struct ckv_policy_fault found = { 0 };
+
+        if (asked->profile > CKV_PROFILE_VOTE)
+                found = fault(CKV_FAULT_ENUM, CKV_FIELD_PROFILE, asked->profile, 0, CKV_PROFILE_VOTE);
+        else if (asked->profile == CKV_PROFILE_VOTE)
+                found = fault(CKV_FAULT_UNSUPPORTED, CKV_FIELD_PROFILE, asked->profile, 0, 0);
+        if (found.kind != CKV_FAULT_NONE) {
+                *ret_fault = found;
+                return false;
+        }
+        policy = defaults[asked->profile];
+        for (enum ckv_policy_field field = CKV_FIELD_SCORER; field < _CKV_FIELD_N; field++) {
+                if (!is_set(asked, &rows[field]))
+                        continue;
+                found = judge(asked, field);
+                if (found.kind != CKV_FAULT_NONE) {
+                        *ret_fault = found;
+                        return false;
+                }
+                copy_field(&policy, asked, &rows[field]);
+        }
+        found = judge_together(&policy);
+        if (found.kind != CKV_FAULT_NONE) {
+                *ret_fault = found;
+                return false;
+        }
+        derive(asked, &policy);
+        *ret_policy = policy;
+        return true;
+}
+
+bool ckv_policy_check_budget(const struct ckv_policy *policy, uint32_t keep_ratio, uint32_t max_tokens,
+                             struct ckv_policy_fault *ret_fault) {
+        bool kvpress = policy->profile == CKV_PROFILE_KVPRESS;
+
+        if (kvpress && max_tokens > 0)
+                *ret_fault = fault(CKV_FAULT_PROFILE, CKV_FIELD_MAX_TOKENS, max_tokens, 0, 0);
+        else if (keep_ratio > KEEP_RATIO_ONE || (keep_ratio == 0 && max_tokens == 0))
+                *ret_fault = fault(CKV_FAULT_RANGE, CKV_FIELD_KEEP_RATIO, keep_ratio, 1, KEEP_RATIO_ONE);
+        else
+                return true;
+        return false;
+}
+
+bool ckv_policy_check_spans(const struct ckv_policy *policy, uint64_t span_count, struct ckv_policy_fault *ret_fault) {
+        if (span_count > 0 && (CLOSED & BIT(policy->profile)))
+                *ret_fault = fault(CKV_FAULT_PROFILE, CKV_FIELD_PROTECT, span_count, 0, 0);
+        else if (span_count > SPANS_MAX)
+                *ret_fault = fault(CKV_FAULT_RANGE, CKV_FIELD_PROTECT, span_count, 0, SPANS_MAX);
+        else
+                return true;
+        return false;
+}
+
+const char *ckv_policy_field_name(enum ckv_policy_field field) {
+        return field < _CKV_FIELD_N ? rows[field].name : "";
+}

@@ -1,0 +1,218 @@
+/*
+ * S7: rank the units, walk the ranking, keep rows.
+ *
+ * R21 ranks by score descending, then lower index; R22 walks until the budget
+ * is used up and stops at the first unit that does not fit.  No ranking is
+ * ever built: a radix select over the order-preserving bits of the scores adds
+ * up sizes instead of counts, and finds in four passes the score at which the
+ * walk ends; units above it are in, units at it are taken by index until one
+ * does not fit.  That is the same set, in time linear in the number of units.
+ *
+ * Profiles kvpress and paper count chunks where ours counts rows: the same
+ * walk with sizes of 1.
+ */
+#include "kernels/select.h"
+
+#include "base/macros.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* R21: bits of a binary32 as an unsigned that sorts like the number */
+static uint32_t order_of(float score) {
+        uint32_t bits;
+
+        memcpy(&bits, &score, sizeof(bits));
+        return bits & 0x80000000U ? ~bits : bits | 0x80000000U;
+}
+
+/* One pass of the radix select: among the items whose higher bits are *prefix, spend *left on whole buckets from the
+ * top down. Return: false if all of them fit; else *prefix gains the byte of the bucket in which the walk ends. */
+static bool narrow(const uint32_t *order, const uint32_t *size, uint32_t n, unsigned shift, uint32_t *prefix,
+                   uint64_t *left) {
+        uint64_t bucket[256] = { 0 };
+
+        for (uint32_t i = 0; i < n; i++)
+                if (((uint64_t)order[i] >> (shift + 8)) == *prefix)
+                        bucket[(order[i] >> shift) & 0xff] += size ? size[i] : 1;
+        for (unsigned b = 256; b-- > 0;) {
+                if (bucket[b] > *left) {
+                        *prefix = *prefix << 8 | b;
+                        return true;
+                }
+                *left -= bucket[b];
+        }
+        return false;
+}
+
+/* R22's walk over n items: order[n], size[n] (NULL: 1 each). taken[i] becomes 1 for items taken whole.
+ * Return: the item that ended the walk (n if all fit); *budget is what was left for it. */
+static uint32_t walk(const uint32_t *order, const uint32_t *size, uint32_t n, uint32_t *budget, uint8_t *taken) {
+        uint64_t left = *budget;
+        uint32_t threshold = 0, cut = n;
+
+        for (int shift = 24; shift >= 0; shift -= 8)
+                if (!narrow(order, size, n, (unsigned)shift, &threshold, &left)) {
+                        memset(taken, 1, n);
+                        *budget = (uint32_t)left;
+                        return n;
+                }
+        for (uint32_t i = 0; i < n; i++) {
+                uint64_t need = size ? size[i] : 1;
+
+                taken[i] = order[i] > threshold;
+                if (order[i] != threshold || cut < n)
+                        continue;
+                if (need > left) {
+                        cut = i;
+                        continue;
+                }
+                taken[i] = 1;
+                left -= need;
+        }
+        *budget = (uint32_t)left;
+        return cut;
+}
+
+uint32_t ckv_scores_first_nonfinite(const float *scores, uint32_t count) {
+        for (uint32_t i = 0; i < count; i++)
+                if (!isfinite(scores[i]))
+                        return i;
+        return count;
+}
+
+/* fill = best: the b best rows of one unit by T32, ties to the lower row */
+static int take_best(const struct ckv_units *units, uint32_t unit, uint32_t b, const float *row_scores,
+                     uint8_t *flags) {
+        uint32_t n = units->size[unit];
+        _cleanup_free_ uint32_t *order = malloc(n * sizeof(*order)), *row = malloc(n * sizeof(*row));
+        _cleanup_free_ uint8_t *taken = malloc(n);
+
+        if (!order || !row || !taken)
+                return -ENOMEM;
+        for (uint32_t j = units->first_row[unit], i = 0; i < n; j++)
+                if (units->unit_of_row[j] == unit) {
+                        order[i] = order_of(row_scores[j]);
+                        row[i++] = j;
+                }
+        (void)walk(order, NULL, n, &b, taken);
+        for (uint32_t i = 0; i < n; i++)
+                flags[row[i]] |= taken[i];
+        return 0;
+}
+
+/* R22 in full: flags[L] of the kept rows from the protected ones and the walk */
+static int select_rows(const struct ckv_selection *selection, const struct ckv_units *units,
+                       const struct ckv_budget *budget, const uint8_t *protected_rows, const uint32_t *order,
+                       const float *row_scores, uint8_t *taken, uint8_t *flags) {
+        uint32_t b = budget->budget - budget->protected_rows;
+        uint32_t cut = walk(order, units->size, units->count, &b, taken);
+
+        for (uint32_t j = 0; j < selection->rows; j++) {
+                uint32_t u = units->unit_of_row[j];
+
+                flags[j] = protected_rows[j] || (u != UINT32_MAX && taken[u]);
+        }
+        if (cut == units->count || b == 0)
+                return 0;
+        if (selection->policy->fill == CKV_FILL_BEST)
+                return take_best(units, cut, b, row_scores, flags);
+        if (selection->policy->fill == CKV_FILL_LEAD)
+                for (uint32_t j = units->first_row[cut]; b > 0; j++)
+                        if (units->unit_of_row[j] == cut) {
+                                flags[j] = 1;
+                                b--;
+                        }
+        return 0;
+}
+
+/* R52: the chunks of the window by index, then the one that straddles its edge, then the others by score */
+static void select_kvpress(const struct ckv_selection *selection, const struct ckv_units *units,
+                           const struct ckv_budget *budget, const uint32_t *order, uint8_t *taken, uint8_t *flags) {
+        uint32_t edge = selection->rows - selection->policy->window, left = budget->chunks;
+        uint32_t before = edge / selection->policy->chunk;            /* chunks wholly outside the window */
+        bool straddles = edge % selection->policy->chunk != 0;
+
+        memset(taken, 0, units->count);
+        for (uint32_t u = before + straddles; u < units->count && left > 0; u++, left--)
+                taken[u] = 1;
+        if (straddles && left > 0) {
+                taken[before] = 1;
+                left--;
+        }
+        (void)walk(order, NULL, before, &left, taken);
+        for (uint32_t j = 0; j < selection->rows; j++)
+                flags[j] = taken[units->unit_of_row[j]];
+}
+
+/* Section 6, paper: the k best chunks, cut to L_max - w rows, and the window behind them (R50) */
+static void select_paper(const struct ckv_selection *selection, const struct ckv_units *units,
+                         const struct ckv_budget *budget, const uint32_t *order, uint8_t *taken, uint8_t *flags) {
+        uint32_t k = budget->chunks, window = selection->policy->window;
+        uint32_t room = selection->policy->join == CKV_JOIN_CUT ? budget->budget - window : UINT32_MAX;
+
+        (void)walk(order, NULL, units->count, &k, taken);
+        for (uint32_t j = 0; j < selection->rows; j++) {
+                flags[j] = taken[units->unit_of_row[j]] && room > 0;
+                room -= flags[j];
+        }
+        memset(flags + (selection->rows - window), 1, window);
+}
+
+/* R23. Return: units->count if all scores are finite */
+static uint32_t nonfinite_unit(const struct ckv_selection *selection, const struct ckv_units *units,
+                               const float *unit_scores, const float *row_scores) {
+        uint32_t unit = ckv_scores_first_nonfinite(unit_scores, units->count);
+
+        if (selection->policy->fill == CKV_FILL_BEST)
+                for (uint32_t j = 0; j < selection->rows; j++)
+                        if (units->unit_of_row[j] < unit && !isfinite(row_scores[j]))
+                                return units->unit_of_row[j];
+        return unit;
+}
+
+int ckv_select(const struct ckv_selection *selection, const struct ckv_units *units, const struct ckv_budget *budget,
+               const uint8_t *protected_rows, const float *unit_scores, const float *row_scores,
+               struct ckv_kept *ret_kept, uint32_t *ret_unit) {
+        _cleanup_free_ uint32_t *order = malloc(((size_t)units->count + 1) * sizeof(*order));
+        _cleanup_free_ uint8_t *taken = malloc((size_t)units->count + 1), *flags = malloc((size_t)selection->rows + 1);
+        uint32_t bad;
+        int r = 0;
+
+        if (!order || !taken || !flags)
+                return -ENOMEM;
+        bad = nonfinite_unit(selection, units, unit_scores, row_scores);
+        if (bad < units->count) {
+                if (ret_unit)
+                        *ret_unit = units->index[bad];
+                return CKV_SELECT_E_NONFINITE;
+        }
+        for (uint32_t u = 0; u < units->count; u++)
+                order[u] = order_of(unit_scores[u]);
+        switch (selection->policy->profile) {
+        case CKV_PROFILE_KVPRESS:
+                select_kvpress(selection, units, budget, order, taken, flags);
+                break;
+        case CKV_PROFILE_PAPER:
+                select_paper(selection, units, budget, order, taken, flags);
+                break;
+        default:
+                r = select_rows(selection, units, budget, protected_rows, order, row_scores, taken, flags);
+                break;
+        }
+        return r < 0 ? r : ckv_kept_from_flags(flags, selection->rows, ret_kept);
+}
+
+int ckv_select_settled(const struct ckv_selection *selection, const struct ckv_budget *budget,
+                       const uint8_t *protected_rows, struct ckv_kept *ret_kept) {
+        _cleanup_free_ uint8_t *all = NULL;
+
+        if (budget->kept_all == CKV_DROPPED)
+                return ckv_kept_from_flags(protected_rows, selection->rows, ret_kept);
+        all = malloc((size_t)selection->rows + 1);
+        if (!all)
+                return -ENOMEM;
+        memset(all, 1, selection->rows);
+        return ckv_kept_from_flags(all, selection->rows, ret_kept);
+}
