@@ -1,0 +1,13 @@
+# chunkkvd: the process, its sockets and gates
+chunkkvd_PROCESS := daemon/main.c daemon/options.c daemon/runtime_dir.c daemon/endpoints.c daemon/memory_limit.c daemon/watchdog.c daemon/lifecycle.c \
+        daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c daemon/side.c daemon/side_offer.c \
+        daemon/loop_thread.c
+# chunkkvd: tenants, sessions, requests
+chunkkvd_CORE := daemon/tenant.c daemon/session.c daemon/region.c daemon/extent.c daemon/cache.c daemon/window.c \
+        daemon/dispatch.c daemon/request.c daemon/engine.c daemon/admit.c daemon/admit_table.c daemon/admit_policy.c \
+        daemon/admit_queries.c daemon/answer.c
+
+PROGRAMS += chunkkvd
+chunkkvd_SOURCES := $(chunkkvd_PROCESS) $(chunkkvd_CORE)
+chunkkvd_LIBS := kernels proto ipc base
+chunkkvd_LDLIBS := -lsystemd -lm

@@ -1,0 +1,35 @@
+/*
+ * Answers: from outcomes to RESULT and WELCOME records.
+ */
+#ifndef CKV_DAEMON_ANSWER_H
+#define CKV_DAEMON_ANSWER_H
+
+#include "daemon/session.h"
+#include "daemon/window.h"
+#include "proto/status.h"
+
+struct ckv_request;
+
+/* ckv_answer_init() - an answer that carries a status and nothing else */
+void ckv_answer_init(struct ckv_answer *answer, const struct ckv_record_status *status);
+
+/* ckv_answer_send() - to where the route points; *answer stays the caller's */
+void ckv_answer_send(const struct ckv_route *route, const struct ckv_answer *answer, bool repeated);
+
+/* The same for answers that are not stored: a status alone, Welcome, Pong, StatusReply. */
+void ckv_answer_send_status(const struct ckv_route *route, const struct ckv_record_status *status);
+void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_session *session, const struct ckv_record_status *status);
+void ckv_answer_send_pong(const struct ckv_route *route, const struct ckv_session *session);
+void ckv_answer_send_budgets(const struct ckv_route *route, const struct ckv_session *session);
+
+/* What became of a request, for Cancel and GetStatus. */
+struct ckv_outcome {
+        uint64_t target_request_id;
+        uint32_t phase, code, cache;
+};
+void ckv_answer_send_outcome(const struct ckv_route *route, const struct ckv_outcome *outcome);
+
+/* ckv_answer_compressed() - the Compressed answer of a request whose job is planned or moved. Return: 0 or -ENOMEM. */
+int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *ret_answer);
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * Registered caches: the layout of an engine's KV cache, checked once so that
+ * no address formed later needs a check.  A cache holds uses of the regions
+ * its planes lie in.
+ */
+#ifndef CKV_DAEMON_CACHE_H
+#define CKV_DAEMON_CACHE_H
+
+#include "base/hash.h"
+#include "daemon/tenant.h"
+#include "kernels/layout.h"
+#include "proto/records.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ckv_region;
+struct ckv_session;
+
+struct ckv_cache_layer {
+        uint32_t number;
+        struct ckv_plane k, v;                  /* addresses in the daemon's mapping */
+        struct ckv_region *k_region, *v_region; /* each counts one cache use */
+};
+
+struct ckv_cache_group {
+        uint32_t kv_heads, q_heads, head_dim_k, head_dim_v, tokens_per_block, num_blocks;
+        struct ckv_cache_layer *layers;         /* [layer_count] ascending by number */
+        uint32_t layer_count;
+};
+
+struct ckv_cache {
+        struct ckv_session *session;
+        uint32_t id;
+        uint32_t request_uses;                  /* requests in flight */
+        struct ckv_cache_group *groups;         /* [group_count] */
+        uint32_t group_count;
+        struct ckv_charge charge;               /* QUEUED_BYTES: the description itself */
+        bool fast_path;                         /* every plane has adjacent dimensions */
+        UT_hash_handle hh;                      /* session->caches, by id */
+};
+
+/* ckv_cache_register() - REGISTER_CACHE; @attachment as proto/records.h says. Return: true; or false with @ret_status. */
+bool ckv_cache_register(struct ckv_session *session, const struct ckv_record *record, const uint8_t *attachment, uint32_t bytes,
+                        struct ckv_record_status *ret_status, struct ckv_cache **ret_cache);
+
+/* ckv_cache_unregister() - UNREGISTER_CACHE. Return: true; or false with @ret_status, while requests use it too. */
+bool ckv_cache_unregister(struct ckv_session *session, uint32_t id, struct ckv_record_status *ret_status);
+
+/* ckv_cache_free() - give the region uses back; no request may use it. Return: NULL. */
+struct ckv_cache *ckv_cache_free(struct ckv_cache *cache);
+
+/* ckv_cache_find() - borrowed, or NULL */
+struct ckv_cache *ckv_cache_find(struct ckv_session *session, uint32_t id);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * The core's one big struct: who is there and what is open.  It is owned by
+ * the event loop thread; backend threads never see it.
+ */
+#ifndef CKV_DAEMON_DAEMON_H
+#define CKV_DAEMON_DAEMON_H
+
+#include "base/hash.h"
+#include "daemon/options.h"
+#include "daemon/tenant.h"
+#include "kernels/backend.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <systemd/sd-event.h>
+
+struct ckv_gate_link;
+struct ckv_side_conn;
+struct ckv_session;
+struct ckv_daemon;
+
+/* One pair of sockets, <runtime-dir>/<name>.zmq and <name>.fd, and the users who may connect. */
+struct ckv_endpoint {
+        struct ckv_daemon *daemon;
+        char name[32];
+        int stream_fd;                  /* listening, for the gate */
+        int side_fd;                    /* listening, for the core */
+        bool passed;                    /* both sockets came from the service manager, and stay */
+        struct ckv_gate_link *link;
+        sd_event_source *side_source;
+        struct ckv_side_conn *side_conns;
+};
+
+struct ckv_daemon {
+        sd_event *event;
+        const struct ckv_options *options;
+        uint8_t boot_id[16];
+        const struct ckv_backend_ops *ops;
+        struct ckv_backend *backend;
+        struct ckv_backend_info backend_info;
+        struct ckv_endpoint *endpoints; /* [endpoint_count] */
+        uint32_t endpoint_count;
+        struct ckv_tenant *tenants;     /* hash by uid */
+        struct ckv_session *sessions;   /* hash by token */
+        bool draining;                  /* SIGTERM: new work is refused, running jobs end */
+        struct ckv_engine *engine;      /* daemon/engine.c: jobs in flight and waiting */
+};
+
+/* ckv_assert_loop_thread() - all functions on tenants, sessions, regions and requests run on one thread */
+#ifndef NDEBUG
+void ckv_assert_loop_thread(void);
+#else
+static inline void ckv_assert_loop_thread(void) {
+}
+#endif
+
+/*
+ * Implemented by daemon/engine.c, called by main: the loop's end of the
+ * backend.  start: watch wait_fd. drained: true when no job is left inside.
+ */
+int ckv_engine_start(struct ckv_daemon *daemon);
+bool ckv_engine_drained(const struct ckv_daemon *daemon);
+void ckv_engine_stop(struct ckv_daemon *daemon);
+
+/* ckv_sessions_end_all() - daemon/session.c: at shutdown, after the engine is drained */
+void ckv_sessions_end_all(struct ckv_daemon *daemon);
+
+#endif

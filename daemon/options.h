@@ -1,0 +1,55 @@
+/*
+ * The command line of chunkkvd, from daemon/options.def.  Parsed once at
+ * start; everybody else sees it as const.
+ */
+#ifndef CKV_DAEMON_OPTIONS_H
+#define CKV_DAEMON_OPTIONS_H
+
+#include "base/limits.h"
+#include "base/log.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+enum { CKV_OPTIONS_NAMES_MAX = 64 };
+
+/* Values of one option that may be given several times; borrowed from argv. */
+struct ckv_option_names {
+        const char *items[CKV_OPTIONS_NAMES_MAX];
+        uint32_t count;
+};
+
+#define CKV_OPTION_COUNT uint64_t
+#define CKV_OPTION_SIZE uint64_t
+#define CKV_OPTION_OCTAL uint64_t
+#define CKV_OPTION_LEVEL uint64_t
+#define CKV_OPTION_TEXT const char *
+#define CKV_OPTION_NAMES struct ckv_option_names
+
+#define OPT(name, TYPE, value, min, max, unit, help) CKV_OPTION_##TYPE name;
+struct ckv_options {
+#include "daemon/options.def"
+};
+#undef OPT
+
+enum {
+        _CKV_OPTIONS_E_SUCCESS,
+        CKV_OPTIONS_E_DONE,     /* --help or --version: printed, leave with 0 */
+        CKV_OPTIONS_E_INVALID,  /* one sentence was printed, leave with 2 */
+};
+
+/* ckv_options_init() - the defaults of options.def */
+void ckv_options_init(struct ckv_options *options);
+
+/**
+ * ckv_options_parse() - read a command line over the defaults
+ * @options: initialised here; strings point into @argv
+ * @argv:    order may change, as getopt_long does it
+ * @out:     for --help and --version
+ * @err:     for the sentence that says which option is wrong and what it may be
+ *
+ * Return: 0 or CKV_OPTIONS_E_*.
+ */
+int ckv_options_parse(struct ckv_options *options, int argc, char *argv[], FILE *out, FILE *err);
+
+#endif

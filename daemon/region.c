@@ -1,0 +1,192 @@
+/*
+ * Registering, looking after and letting go of shared memory.  The memfd came
+ * over the side socket, so the kernel itself told who sent it; this file
+ * checks what it is (again: minutes may lie between offer and registration),
+ * charges for it, and only then maps it.
+ *
+ * The mapping is sealed against shrinking, so reading it cannot fault for lack
+ * of file.  A hole punched later reads as zeros; ckv_region_intact() notices.
+ */
+#include "daemon/region.h"
+
+#include "base/checked.h"
+#include "base/macros.h"
+#include "daemon/daemon.h"
+#include "daemon/refuse.h"
+#include "daemon/session.h"
+#include "ipc/memfd.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { ACCESS_READ = 1, ACCESS_READ_WRITE = 2 };        /* Access of chunkkv.proto */
+
+/* check_memfd() - is the descriptor what it must be? Outcomes of ipc/memfd.h become statuses. */
+static bool check_memfd(int fd, uint64_t declared, struct ckv_memfd_info *ret_info, struct ckv_record_status *status) {
+        int r = ckv_memfd_check(fd, declared, ret_info);
+
+        switch (r) {
+        case 0:
+                return true;
+        case CKV_MEMFD_E_NOT_MEMFD:
+                return ckv_refuse(status, CKV_CODE_HANDLE_INVALID, CKV_F_REGION_MEMFD_TOKEN, CKV_D_NOT_MEMFD, 0, 0, 0);
+        case CKV_MEMFD_E_NOT_SEALED:
+                return ckv_refuse(status, CKV_CODE_NOT_SEALED, CKV_F_REGION_MEMFD_TOKEN, CKV_D_NOT_SEALED, ret_info->seals, 0, 0);
+        case CKV_MEMFD_E_SIZE:
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_REGION_MEMFD_TOKEN, CKV_D_FILE_SIZE, ret_info->size, declared, 0);
+        case CKV_MEMFD_E_SPARSE:
+                return ckv_refuse(status, CKV_CODE_SPARSE, CKV_F_REGION_MEMFD_TOKEN, CKV_D_SPARSE, ret_info->allocated, ret_info->size,
+                              0);
+        default:
+                return ckv_refuse(status, CKV_CODE_INTERNAL, CKV_F_REGION_MEMFD_TOKEN, CKV_D_INTERNAL, 0, 0, 0);
+        }
+}
+
+/* foreign_memory() - does a session of another user hold the same file? Then a mistake or an attack would share a cache. */
+static bool foreign_memory(const struct ckv_session *session, dev_t dev, ino_t ino) {
+        for (struct ckv_session *s = session->daemon->sessions; s; s = s->hh.next)
+                for (struct ckv_region *region = s->regions; s->tenant != session->tenant && region; region = region->hh.next)
+                        if (region->dev == dev && region->ino == ino)
+                                return true;
+        return false;
+}
+
+/* map_charged() - charge, then map; the region is complete or unchanged */
+static bool map_charged(struct ckv_session *session, struct ckv_region *region, const struct ckv_record_region *body,
+                        struct ckv_record_status *status) {
+        int r;
+
+        if (ckv_charge_init(&region->regions_charge, session->tenant, CKV_SLOT_REGIONS, 1))
+                return ckv_refuse_quota(status, session->tenant, CKV_SLOT_REGIONS, 1, CKV_F_NONE);
+        if (ckv_charge_init(&region->bytes_charge, session->tenant, CKV_SLOT_MAPPED_BYTES, body->size))
+                return ckv_refuse_quota(status, session->tenant, CKV_SLOT_MAPPED_BYTES, body->size, CKV_F_REGION_SIZE);
+        r = session->daemon->ops->map(session->daemon->backend, region->fd, body->offset, body->size, region->writable,
+                                      &region->mapping);
+        if (r == -EACCES || r == -EPERM)
+                return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_REGION_ACCESS, CKV_D_MAP_FAILED, (uint64_t)-r, 0, 0);
+        if (r)
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_REGION_SIZE, CKV_D_MAP_FAILED, (uint64_t)-r, 0, 0);
+        return true;
+}
+
+bool ckv_region_register(struct ckv_session *session, const struct ckv_record *record, struct ckv_record_status *ret_status,
+                         struct ckv_region **ret_region) {
+        const struct ckv_record_region *body = &record->body.region;
+        struct ckv_memfd_info info;
+        struct ckv_region *region;
+        uint32_t kind;
+        uint64_t offered;
+        _cleanup_close_ int fd = -1;
+
+        ckv_assert_loop_thread();
+        if (body->source == CKV_SOURCE_CUDA_IPC)
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_CUDA_IPC, CKV_D_NOT_BUILT, 0, 0, 0);
+        if (body->source == CKV_SOURCE_CUDA_VMM)
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_VMM_TOKENS, CKV_D_NOT_BUILT, 0, 0, 0);
+        if (body->source != CKV_SOURCE_MEMFD)
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_POSIX_SHM, CKV_D_NOT_BUILT, 0, 0, 0);
+        if (body->has_device_uuid)
+                return ckv_refuse(ret_status, CKV_CODE_DEVICE_MISMATCH, CKV_F_REGION_DEVICE_UUID, CKV_D_NOT_USED, 0, 0, 0);
+        if (body->buffer_id)
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_BUFFER_ID, CKV_D_NOT_BUILT, 0, 0, 0);
+        if (body->access != ACCESS_READ && body->access != ACCESS_READ_WRITE)
+                return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_REGION_ACCESS, CKV_D_ENUM, body->access, 0, 0);
+        if (!session->side)
+                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_NO_SIDE_CONNECTION, 0, 0, 0);
+        if (!ckv_side_take(session->side, body->handle.memfd_token, &fd, &kind, &offered))
+                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_UNKNOWN_TOKEN, 0, 0, 0);
+        if (!check_memfd(fd, offered, &info, ret_status))
+                return false;
+        if (body->size == 0 || !ckv_fits_u64(body->offset, body->size, info.size))
+                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_REGION_SIZE, CKV_D_FILE_SIZE, info.size, body->size, 0);
+        if (foreign_memory(session, info.dev, info.ino))
+                return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_REGION_MEMFD_TOKEN, CKV_D_FOREIGN_MEMORY, 0, 0, 0);
+
+        region = calloc(1, sizeof(*region));
+        if (!region)
+                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        region->session = session;
+        region->fd = fd;
+        fd = -1;        /* consumed by region */
+        region->dev = info.dev;
+        region->ino = info.ino;
+        region->writable = body->access == ACCESS_READ_WRITE;
+        region->id = session->last_region_id + 1;
+        if (!map_charged(session, region, body, ret_status)) {
+                ckv_region_free(region);
+                return false;
+        }
+        HASH_ADD(hh, session->regions, id, sizeof(region->id), region);
+        if (!CKV_HASH_ADDED(region)) {
+                ckv_region_free(region);
+                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        }
+        session->last_region_id = region->id;
+        *ret_region = region;
+        return true;
+}
+
+struct ckv_region *ckv_region_free(struct ckv_region *region) {
+        if (!region)
+                return NULL;
+        ckv_assert_loop_thread();
+        assert(region->cache_uses == 0 && region->request_uses == 0);
+        if (region->mapping.base)
+                region->session->daemon->ops->unmap(region->session->daemon->backend, &region->mapping);
+        ckv_charge_deinit(&region->bytes_charge);
+        ckv_charge_deinit(&region->regions_charge);
+        (void)ckv_close(region->fd);
+        free(region);
+        return NULL;
+}
+
+bool ckv_region_unregister(struct ckv_session *session, uint32_t id, struct ckv_record_status *ret_status) {
+        struct ckv_region *region = ckv_region_find(session, id);
+
+        if (!region)
+                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_UNREGISTER_REGION_ID, CKV_D_UNKNOWN_ID, id, 0, 0);
+        if (region->request_uses) {
+                ckv_status_set(ret_status, CKV_CODE_BUSY, CKV_F_UNREGISTER_REGION_ID, CKV_D_IN_USE, region->request_uses, 0, 0);
+                ret_status->retry_after_ms = CKV_RETRY_MS;
+                return false;
+        }
+        if (region->cache_uses)
+                return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_UNREGISTER_REGION_ID, CKV_D_IN_USE, region->cache_uses, 0,
+                              0);
+        HASH_DELETE(hh, session->regions, region);
+        ckv_region_free(region);
+        return true;
+}
+
+struct ckv_region *ckv_region_find(struct ckv_session *session, uint32_t id) {
+        struct ckv_region *region;
+
+        ckv_assert_loop_thread();
+        HASH_FIND(hh, session->regions, &id, sizeof(id), region);
+        return region;
+}
+
+bool ckv_region_intact(const struct ckv_region *region) {
+        struct stat st;
+
+        return fstat(region->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size;
+}
+
+bool ckv_region_slice(struct ckv_session *session, const struct ckv_record_slice *slice, uint64_t needed, uint16_t field,
+                      struct ckv_record_status *ret_status, struct ckv_region **ret_region, uint8_t **ret_address) {
+        struct ckv_region *region = ckv_region_find(session, slice->region_id);
+        uint64_t end;
+
+        if (!region)
+                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, field, CKV_D_UNKNOWN_ID, slice->region_id, 0, 0);
+        if (!ckv_add_u64(slice->offset, slice->size, &end))
+                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, field, CKV_D_OVERFLOW, 0, 0, 0);
+        if (end > region->mapping.size)
+                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, field, CKV_D_OUTSIDE_REGION, end, region->id, region->mapping.size);
+        if (needed > slice->size)
+                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, field, CKV_D_AT_LEAST, needed, slice->size, 0);
+        *ret_region = region;
+        *ret_address = region->mapping.base + slice->offset;
+        return true;
+}

@@ -1,0 +1,61 @@
+/*
+ * Regions: memory that an engine handed over and the backend mapped.  Region
+ * ids are valid in their session.  A region is used by the caches whose planes
+ * lie in it and by the requests that read tables or queries from it; it can be
+ * unregistered only when neither is left.
+ */
+#ifndef CKV_DAEMON_REGION_H
+#define CKV_DAEMON_REGION_H
+
+#include "base/hash.h"
+#include "daemon/tenant.h"
+#include "kernels/backend.h"
+#include "proto/records.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ckv_session;
+
+struct ckv_region {
+        struct ckv_session *session;
+        uint32_t id;
+        int fd;                         /* the memfd, kept to look at its allocated blocks before each commit */
+        dev_t dev;
+        ino_t ino;
+        bool writable;
+        uint32_t cache_uses;            /* planes of registered caches */
+        uint32_t request_uses;          /* requests in flight */
+        struct ckv_mapping mapping;
+        struct ckv_charge regions_charge, bytes_charge;
+        UT_hash_handle hh;              /* session->regions, by id */
+};
+
+/* ckv_region_register() - REGISTER_REGION. Return: true; or false with @ret_status and nothing changed. */
+bool ckv_region_register(struct ckv_session *session, const struct ckv_record *record, struct ckv_record_status *ret_status,
+                         struct ckv_region **ret_region);
+
+/* ckv_region_unregister() - UNREGISTER_REGION: unmapped when it returns true */
+bool ckv_region_unregister(struct ckv_session *session, uint32_t id, struct ckv_record_status *ret_status);
+
+/* ckv_region_free() - unmap and give the charges back; no use may be left. Return: NULL. */
+struct ckv_region *ckv_region_free(struct ckv_region *region);
+
+/* ckv_region_find() - borrowed, or NULL */
+struct ckv_region *ckv_region_find(struct ckv_session *session, uint32_t id);
+
+/* ckv_region_intact() - are all pages of the file still allocated? A punched hole means that the region is lost. */
+bool ckv_region_intact(const struct ckv_region *region);
+
+/**
+ * ckv_region_slice() - address of a slice of a region
+ * @needed: bytes that will be read from slice->offset on
+ * @field:  named in the status on failure
+ *
+ * Return: true; or false with @ret_status NOT_FOUND or OUT_OF_RANGE.
+ */
+bool ckv_region_slice(struct ckv_session *session, const struct ckv_record_slice *slice, uint64_t needed, uint16_t field,
+                      struct ckv_record_status *ret_status, struct ckv_region **ret_region, uint8_t **ret_address);
+
+#endif

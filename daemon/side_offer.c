@@ -1,0 +1,128 @@
+/*
+ * Offers: a descriptor waits between OFFER on the side socket and
+ * RegisterRegion on the request socket.  While it waits it is charged to its
+ * user (slot FDS), because descriptors are what this process can run out of;
+ * after 60 s it is closed.  Offers come in order of time, so the first one is
+ * always the next to expire.
+ *
+ * What is wrong with the memory is said at once, here; the region checks
+ * again, since pages can be punched out in between.
+ */
+#include "daemon/side_offer.h"
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/macros.h"
+#include "base/random.h"
+#include "ipc/memfd.h"
+
+#include <string.h>
+#include <utlist.h>
+
+struct ckv_side_offer {
+        struct ckv_side_offer *prev, *next;
+        uint8_t token[16];
+        int fd;
+        uint32_t kind;
+        uint64_t size, expires_nsec;
+        struct ckv_charge charge;
+};
+
+bool ckv_side_token_equal(const uint8_t a[static 16], const uint8_t b[static 16]) {
+        volatile uint8_t different = 0;
+
+        for (int i = 0; i < 16; i++)
+                different = (uint8_t)(different | (a[i] ^ b[i]));
+        return different == 0;
+}
+
+/* offer_remove() - out of the list, charge back; its descriptor is the caller's now */
+static int offer_remove(struct ckv_side_offers *offers, struct ckv_side_offer *offer) {
+        int fd = offer->fd;
+
+        DL_DELETE(offers->first, offer);
+        ckv_charge_deinit(&offer->charge);
+        free(offer);
+        return fd;
+}
+
+/* memory_check() - what ipc/memfd.h finds, as a code of the protocol */
+static enum ckv_code memory_check(int fd, uint64_t size) {
+        struct ckv_memfd_info info;
+
+        switch (ckv_memfd_check(fd, size, &info)) {
+        case 0:
+                return CKV_CODE_OK;
+        case CKV_MEMFD_E_NOT_SEALED:
+                return CKV_CODE_NOT_SEALED;
+        case CKV_MEMFD_E_SIZE:
+                return CKV_CODE_OUT_OF_RANGE;
+        case CKV_MEMFD_E_SPARSE:
+                return CKV_CODE_SPARSE;
+        case CKV_MEMFD_E_NOT_MEMFD:
+        default:
+                return CKV_CODE_HANDLE_INVALID;
+        }
+}
+
+enum ckv_code ckv_side_offer_add(struct ckv_side_offers *offers, struct ckv_tenant *tenant, int fd, uint32_t kind, uint64_t size,
+                                 uint64_t now_nsec, uint8_t ret_token[static 16]) {
+        _cleanup_close_ int owned = fd;
+        struct ckv_side_offer *offer;
+        enum ckv_code code;
+
+        if (kind == CKV_SIDE_KIND_CUDA_VMM)
+                return CKV_CODE_UNSUPPORTED;
+        if (kind != CKV_SIDE_KIND_MEMFD || size == 0)
+                return CKV_CODE_INVALID_ARGUMENT;
+        code = memory_check(fd, size);
+        if (code != CKV_CODE_OK)
+                return code;
+
+        offer = calloc(1, sizeof(*offer));
+        if (!offer)
+                return CKV_CODE_NO_MEMORY;
+        if (ckv_random(offer->token, sizeof(offer->token))) {
+                free(offer);
+                return CKV_CODE_NO_MEMORY;
+        }
+        if (ckv_charge_init(&offer->charge, tenant, CKV_SLOT_FDS, 1)) {
+                free(offer);
+                return CKV_CODE_QUOTA;
+        }
+        offer->fd = owned;
+        owned = -1; /* consumed by offer */
+        offer->kind = kind;
+        offer->size = size;
+        offer->expires_nsec = now_nsec + CKV_LIMIT_OFFER_SECONDS * CKV_NSEC_PER_SEC;
+        DL_APPEND(offers->first, offer);
+        memcpy(ret_token, offer->token, sizeof(offer->token));
+        return CKV_CODE_OK;
+}
+
+bool ckv_side_offer_take(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec, int *ret_fd,
+                         uint32_t *ret_kind, uint64_t *ret_size) {
+        struct ckv_side_offer *offer;
+
+        (void)ckv_side_offers_expire(offers, now_nsec);
+        DL_FOREACH(offers->first, offer)
+                if (ckv_side_token_equal(offer->token, token))
+                        break;
+        if (!offer)
+                return false;
+        *ret_kind = offer->kind;
+        *ret_size = offer->size;
+        *ret_fd = offer_remove(offers, offer);
+        return true;
+}
+
+uint64_t ckv_side_offers_expire(struct ckv_side_offers *offers, uint64_t now_nsec) {
+        while (offers->first && offers->first->expires_nsec <= now_nsec)
+                (void)ckv_close(offer_remove(offers, offers->first));
+        return offers->first ? offers->first->expires_nsec : 0;
+}
+
+void ckv_side_offers_clear(struct ckv_side_offers *offers) {
+        while (offers->first)
+                (void)ckv_close(offer_remove(offers, offers->first));
+}

@@ -1,0 +1,131 @@
+/*
+ * The window of request ids.  Ids are expected to grow; one that is more than
+ * a window behind the highest seen is refused, as IPsec's anti-replay does, so
+ * that "seen" needs no more memory than the window.  Slot = id modulo length:
+ * two ids of one slot are at least a window apart, hence the older one is out
+ * of the window anyway.
+ *
+ * Kept sets are large and rarely asked for again, so only the newest few
+ * answers keep them; an older answer keeps its state, counts and digest.
+ */
+#include "daemon/window.h"
+
+#include "base/limits.h"
+#include "base/macros.h"
+
+#include <errno.h>
+#include <string.h>
+
+void ckv_answer_deinit(struct ckv_answer *answer) {
+        free(answer->attachment);
+        *answer = (struct ckv_answer){ 0 };
+}
+
+static void entry_clear(struct ckv_window_entry *entry) {
+        if (entry->answer) {
+                ckv_answer_deinit(entry->answer);
+                free(entry->answer);
+        }
+        *entry = (struct ckv_window_entry){ 0 };
+}
+
+uint64_t ckv_window_lowest(const struct ckv_window *window) {
+        return window->highest >= CKV_LIMIT_STORED_OUTCOMES ? window->highest - CKV_LIMIT_STORED_OUTCOMES + 1 : 1;
+}
+
+int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_digest, struct ckv_window_entry **ret_entry) {
+        struct ckv_window_entry *entry;
+
+        if (!window->entries) {
+                window->entries = calloc(CKV_LIMIT_STORED_OUTCOMES, sizeof(*window->entries));
+                if (!window->entries)
+                        return -ENOMEM;
+        }
+        if (id < ckv_window_lowest(window))
+                return CKV_WINDOW_E_OLD;
+        entry = &window->entries[id % CKV_LIMIT_STORED_OUTCOMES];
+        if (entry->id == id) {
+                if (entry->body_digest != body_digest)
+                        return CKV_WINDOW_E_CONFLICT;
+                *ret_entry = entry;
+                return CKV_WINDOW_E_REPEAT;
+        }
+        if (entry->running)
+                return CKV_WINDOW_E_BUSY;
+        entry_clear(entry);
+        entry->id = id;
+        entry->body_digest = body_digest;
+        window->highest = CKV_MAX(window->highest, id);
+        *ret_entry = entry;
+        return 0;
+}
+
+struct ckv_window_entry *ckv_window_find(struct ckv_window *window, uint64_t id) {
+        struct ckv_window_entry *entry;
+
+        if (!window->entries || id == 0)
+                return NULL;
+        entry = &window->entries[id % CKV_LIMIT_STORED_OUTCOMES];
+        return entry->id == id && (entry->running || entry->answer) ? entry : NULL;
+}
+
+void ckv_window_forget(struct ckv_window_entry *entry) {
+        entry_clear(entry);
+}
+
+/* drop_sets() - keep group results and policies, which lie first, and let the sets and their words go */
+static void drop_sets(struct ckv_answer *answer) {
+        struct ckv_record_result *result = &answer->record.body.result;
+        uint8_t *shorter;
+        uint32_t bytes;
+
+        if (result->answer != CKV_ANSWER_COMPRESSED || result->u.compressed.set_count == 0)
+                return;
+        bytes = (uint32_t)(result->u.compressed.group_count * sizeof(struct ckv_record_group_result) +
+                           result->u.compressed.policy_count * sizeof(struct ckv_record_policy));
+        for (uint32_t i = 0; i < result->u.compressed.group_count; i++) {
+                struct ckv_record_group_result group;
+                uint8_t *at = answer->attachment + i * sizeof(group);
+
+                memcpy(&group, at, sizeof(group));
+                group.sets_sent = 0;
+                memcpy(at, &group, sizeof(group));
+        }
+        result->u.compressed.set_count = 0;
+        result->u.compressed.word_count = 0;
+        shorter = realloc(answer->attachment, bytes);
+        if (shorter)
+                answer->attachment = shorter;
+        answer->bytes = bytes;
+}
+
+void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry, struct ckv_answer *answer) {
+        struct ckv_window_entry *oldest;
+        struct ckv_answer *stored = malloc(sizeof(*stored));
+
+        entry->running = NULL;
+        if (!stored) {
+                ckv_answer_deinit(answer);
+                entry_clear(entry);
+                return;
+        }
+        *stored = *answer;
+        *answer = (struct ckv_answer){ 0 };
+        entry->answer = stored;
+        if (!stored->bytes)
+                return;
+        static_assert(CKV_ARRAY_SIZE(window->whole) == 8, "as CKV_LIMIT_STORED_SETS says");
+        oldest = ckv_window_find(window, window->whole[window->whole_next]);
+        if (oldest && oldest->answer)
+                drop_sets(oldest->answer);
+        window->whole[window->whole_next] = entry->id;
+        window->whole_next = (window->whole_next + 1) % CKV_ARRAY_SIZE(window->whole);
+}
+
+void ckv_window_deinit(struct ckv_window *window) {
+        if (window->entries)
+                for (uint32_t i = 0; i < CKV_LIMIT_STORED_OUTCOMES; i++)
+                        entry_clear(&window->entries[i]);
+        free(window->entries);
+        *window = (struct ckv_window){ 0 };
+}

@@ -1,0 +1,69 @@
+/*
+ * Request ids of one session: which were seen, and what was answered.  A
+ * request is executed at most once; a repeat gets the stored answer.  The last
+ * CKV_LIMIT_STORED_OUTCOMES ids are remembered, the kept sets of the last
+ * CKV_LIMIT_STORED_SETS too.
+ */
+#ifndef CKV_DAEMON_WINDOW_H
+#define CKV_DAEMON_WINDOW_H
+
+#include "proto/records.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ckv_request;
+
+/* One answer as it goes to a gate; attachment owned. */
+struct ckv_answer {
+        struct ckv_record record;       /* type RESULT; head route fields are filled in when it is sent */
+        uint8_t *attachment;
+        uint32_t bytes;
+};
+
+/* ckv_answer_deinit() - free what the answer owns and zero it */
+void ckv_answer_deinit(struct ckv_answer *answer);
+
+struct ckv_window_entry {
+        uint64_t id;                    /* 0 = never used */
+        uint64_t body_digest;
+        struct ckv_request *running;    /* or NULL: answered */
+        struct ckv_answer *answer;      /* owned; NULL while running */
+        bool is_compress;
+};
+
+struct ckv_window {
+        struct ckv_window_entry *entries;       /* [CKV_LIMIT_STORED_OUTCOMES], slot = id % length; allocated on first use */
+        uint64_t highest;
+        uint64_t whole[8];                      /* ids whose answers are stored whole, oldest first from whole_next */
+        uint32_t whole_next;
+};
+
+enum ckv_window_outcome {
+        _CKV_WINDOW_E_SUCCESS,          /* a new id: the entry is taken */
+        CKV_WINDOW_E_REPEAT,            /* seen with the same body: *ret_entry has running or answer */
+        CKV_WINDOW_E_CONFLICT,          /* seen with another body */
+        CKV_WINDOW_E_OLD,               /* below the window */
+        CKV_WINDOW_E_BUSY,              /* its slot belongs to a request that still runs */
+};
+
+/* ckv_window_enter() - judge an id. Return: 0, a CKV_WINDOW_E_* outcome, or -ENOMEM. */
+int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_digest, struct ckv_window_entry **ret_entry);
+
+/* ckv_window_find() - the entry of an id that was seen and is remembered, or NULL */
+struct ckv_window_entry *ckv_window_find(struct ckv_window *window, uint64_t id);
+
+/* ckv_window_forget() - an id whose refusal must not be stored (QUOTA, BUSY, ...): a repeat is judged anew */
+void ckv_window_forget(struct ckv_window_entry *entry);
+
+/* ckv_window_store() - remember an answer; takes what *answer owns and zeroes it; out of memory: the outcome is forgotten */
+void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry, struct ckv_answer *answer);
+
+/* ckv_window_lowest() - ids below are refused */
+uint64_t ckv_window_lowest(const struct ckv_window *window);
+
+/* ckv_window_deinit() - free all stored answers; no request may be running */
+void ckv_window_deinit(struct ckv_window *window);
+
+#endif
