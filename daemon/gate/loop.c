@@ -1,0 +1,261 @@
+/*
+ * The event loop: one thread, two descriptors.
+ *
+ * ZMQ_FD is edge-triggered and means "look at ZMQ_EVENTS", which every send and
+ * every receive may change too.  So a turn sends and receives first, asks
+ * ckv_router_ready() last, and sleeps only if it says no.  A turn takes at most
+ * 64 messages and 64 records, so neither side can starve the other.
+ *
+ * Backpressure: while something waits to be sent to the core, nothing is read
+ * from ZeroMQ.  The loop then sleeps until the pair has room (POLLOUT), or,
+ * where it is the ring that is full, until the core sends a record, which says
+ * how far it has read.
+ *
+ * What the gate has read of the core's ring it reports with every record; when
+ * it has none to send, with a PONG: at once after a quarter of the ring, or
+ * after 20 ms, because the core may be waiting for exactly that.
+ */
+#include "daemon/gate/loop.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/macros.h"
+#include "daemon/gate/decode.h"
+#include "daemon/gate/encode.h"
+#include "proto/status.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+
+enum {
+        TURN_MAX = 64,                  /* messages, and records, of one turn */
+        REPORT_MSEC = 20,
+};
+
+/* shed() - count and, not too often, say that something was dropped */
+static void shed(struct ckv_gate *gate, uint64_t *counter) {
+        uint64_t suppressed;
+
+        ++*counter;
+        if (ckv_log_allowed(&gate->shed_rate, ckv_now_nsec(), &suppressed))
+                ckv_log(CKV_LOG_WARNING, GATE_SHED, "endpoint=%s messages=%" PRIu64 " replies=%" PRIu64, gate->endpoint,
+                        gate->dropped_messages, gate->dropped_replies);
+}
+
+/* send_reply() - @reply is consumed. Return: 0 or -errno. */
+static int send_reply(struct ckv_gate *gate, struct ckv_connection *connection, void *reply, size_t bytes) {
+        int r = ckv_router_send(&gate->router, connection, reply, bytes);
+
+        switch (r) {
+        case CKV_ROUTER_E_GONE:
+                ckv_link_gone(&gate->link, connection->number);
+                ckv_connections_forget(connection);
+                return 0;
+        case CKV_ROUTER_E_SLOW:
+                shed(gate, &gate->dropped_replies);
+                return 0;
+        default:
+                return ckv_error_trace(r);
+        }
+}
+
+static int refuse(struct ckv_gate *gate, struct ckv_connection *connection, const struct ckv_record_head *request,
+                  const struct ckv_record_status *status) {
+        struct ckv_record_head head = { .request_id = request->request_id, .generation = request->generation };
+        void *reply;
+        size_t bytes;
+        int r;
+
+        memcpy(head.boot_id, gate->limits.boot_id, sizeof(head.boot_id));
+        r = ckv_encode_status(&head, status, &reply, &bytes);
+        if (r)
+                return ckv_error_trace(r);
+        return ckv_error_trace(send_reply(gate, connection, reply, bytes));
+}
+
+/* handle_message() - one request: to the core, or back with a refusal. Return: 0 or -errno. */
+static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) {
+        static const struct ckv_record_head unread;
+        struct ckv_outgoing *staged = &gate->link.staged;
+        struct ckv_record_head *head = &staged->record.head;
+        struct ckv_connection *connection;
+        struct ckv_record_status status;
+        size_t bytes = zmq_msg_size(&incoming->body);
+        uint32_t gone;
+
+        connection = ckv_connections_touch(&gate->connections, incoming->id, incoming->id_bytes, &incoming->address, &gone);
+        if (!connection)
+                return ckv_error_origin(-EOVERFLOW);
+        if (gone)
+                ckv_link_gone(&gate->link, gone);
+        connection->delimiter = incoming->delimiter;
+
+        if (!incoming->one_frame) {
+                ckv_status_set(&status, CKV_CODE_BAD_MESSAGE, CKV_F_NONE, CKV_D_ONE_FRAME, 0, 0, 0);
+                return refuse(gate, connection, &unread, &status);
+        }
+        if (bytes > gate->limits.request_bytes) {
+                ckv_status_set(&status, CKV_CODE_BAD_MESSAGE, CKV_F_NONE, CKV_D_TOO_LONG, gate->limits.request_bytes, bytes, 0);
+                return refuse(gate, connection, &unread, &status);
+        }
+        if (ckv_decode_request(&gate->limits, ckv_now_nsec(), zmq_msg_data(&incoming->body), bytes, staged, &status))
+                return refuse(gate, connection, head, &status);
+
+        head->connection = connection->number;
+        head->uid = incoming->address.uid;
+        head->gid = incoming->address.gid;
+        head->pid = incoming->address.pid;
+        ckv_link_submit(&gate->link);
+        return 0;
+}
+
+/* pull_messages() - requests, as long as the core takes them. Return: 0, an outcome of ckv_link_flush(), or -errno. */
+static int pull_messages(struct ckv_gate *gate) {
+        for (unsigned i = 0; i < TURN_MAX; i++) {
+                struct ckv_incoming incoming;
+                int r = ckv_link_flush(&gate->link);
+
+                if (r)
+                        return r;
+                r = ckv_router_recv(&gate->router, &incoming);
+                if (r == 0)
+                        r = handle_message(gate, &incoming);
+                else if (r == CKV_ROUTER_E_DROPPED)
+                        shed(gate, &gate->dropped_messages);
+                ckv_incoming_deinit(&incoming);
+                if (r == CKV_ROUTER_E_EMPTY)
+                        return 0;
+                if (r < 0)
+                        return ckv_error_trace(r);
+        }
+        return ckv_link_flush(&gate->link);
+}
+
+static int handle_answer(struct ckv_gate *gate, const struct ckv_record *record, const void *attachment) {
+        struct ckv_connection *connection = ckv_connections_find(&gate->connections, record->head.connection);
+        void *reply;
+        size_t bytes;
+        int r;
+
+        r = ckv_encode_answer(record, attachment, gate->limits.reply_bytes, &reply, &bytes);
+        if (r)
+                return r > 0 ? CKV_LINK_E_MALFORMED : ckv_error_trace(r);
+        if (!connection) {
+                /* it left since the request; the core keeps the answer for when it comes back */
+                free(reply);
+                return 0;
+        }
+        return ckv_error_trace(send_reply(gate, connection, reply, bytes));
+}
+
+static bool limits_valid(const struct ckv_record_limits *limits) {
+        return limits->request_bytes > 0 && limits->reply_bytes > 0 && limits->message_parts > 0 && limits->groups > 0 &&
+               limits->planes > 0 && limits->rows > 0;
+}
+
+/* handle_record() - one record of the core. Return: 0, CKV_LINK_E_MALFORMED, or -errno. */
+static int handle_record(struct ckv_gate *gate, const struct ckv_record *record, const void *attachment) {
+        struct ckv_connection *connection;
+
+        switch (record->head.type) {
+        case CKV_RECORD_WELCOME:
+        case CKV_RECORD_RESULT:
+                return handle_answer(gate, record, attachment);
+        case CKV_RECORD_DROP:
+                connection = ckv_connections_find(&gate->connections, record->head.connection);
+                if (connection)
+                        ckv_connections_forget(connection);
+                return 0;
+        case CKV_RECORD_LIMITS:
+                if (!limits_valid(&record->body.limits))
+                        return CKV_LINK_E_MALFORMED;
+                gate->limits = record->body.limits;
+                return 0;
+        case CKV_RECORD_GATE_PING:
+                ckv_link_pong(&gate->link);
+                return 0;
+        default:
+                return CKV_LINK_E_MALFORMED;
+        }
+}
+
+/* pull_records() - at most @most of them. Return: 0 when there are no more, or an outcome of ckv_link_recv(), or -errno. */
+static int pull_records(struct ckv_gate *gate, unsigned most) {
+        for (unsigned i = 0; i < most; i++) {
+                struct ckv_record record;
+                const void *attachment;
+                int r = ckv_link_recv(&gate->link, &record, &attachment);
+
+                if (r == CKV_LINK_E_EMPTY)
+                        return 0;
+                if (r == 0)
+                        r = handle_record(gate, &record, attachment);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+int ckv_gate_await_limits(struct ckv_gate *gate) {
+        struct pollfd pair = { .fd = gate->link.fd, .events = POLLIN };
+
+        while (gate->limits.request_bytes == 0) {
+                int r;
+
+                if (poll(&pair, 1, -1) < 0 && errno != EINTR)
+                        return ckv_error_origin(-errno);
+                r = pull_records(gate, 1);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+/* await() - sleep until there is something to do; @flushed: what ckv_link_flush() last said */
+static int await(struct ckv_gate *gate, int flushed) {
+        struct pollfd fds[] = {
+                { .fd = gate->link.fd, .events = POLLIN },
+                { .fd = gate->router.fd, .events = POLLIN },
+        };
+        int timeout = -1;
+
+        if (flushed == CKV_LINK_E_PAIR_FULL)
+                fds[0].events |= POLLOUT;
+        if (!ckv_link_idle(&gate->link))
+                fds[1].fd = -1;
+        else if (ckv_router_ready(&gate->router))
+                timeout = 0;
+        if (timeout < 0 && ckv_link_unreported(&gate->link) > 0)
+                timeout = REPORT_MSEC;
+
+        switch (poll(fds, CKV_ARRAY_SIZE(fds), timeout)) {
+        case 0:
+                if (timeout > 0)
+                        ckv_link_pong(&gate->link);
+                return 0;
+        case -1:
+                return errno == EINTR ? 0 : ckv_error_origin(-errno);
+        default:
+                return 0;
+        }
+}
+
+int ckv_gate_serve(struct ckv_gate *gate) {
+        for (;;) {
+                int r, flushed;
+
+                r = pull_records(gate, TURN_MAX);
+                if (r)
+                        return r;
+                if (ckv_link_unreported(&gate->link) > CKV_RING_BYTES / 4)
+                        ckv_link_pong(&gate->link);
+                flushed = pull_messages(gate);
+                if (flushed < 0 || flushed == CKV_LINK_E_CLOSED)
+                        return flushed;
+                r = await(gate, flushed);
+                if (r)
+                        return ckv_error_trace(r);
+        }
+}
