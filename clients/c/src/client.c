@@ -1,0 +1,155 @@
+/*
+ * A connection: side socket first, because it says at once whether a daemon is
+ * there, then ZeroMQ, then Hello.  Connection and session begin and end
+ * together here; the protocol would let a session survive without its side
+ * socket, but nobody could hand over memory then.
+ */
+#include "clients/c/src/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GOODBYE_MS 1000u
+
+static const char default_prefix[] = "/run/chunkkv/cpu/main";
+
+const char *chunkkv_default_endpoint(void) {
+        const char *prefix = getenv("CHUNKKV_ENDPOINT");
+
+        return prefix && *prefix ? prefix : default_prefix;
+}
+
+const struct chunkkv_info *chunkkv_info(const struct chunkkv_client *client) {
+        return &client->info;
+}
+
+struct chunkkv_client *chunkkv_close(struct chunkkv_client *client) {
+        if (!client)
+                return NULL;
+        if (client->in_session && !client->dead) {
+                Chunkkv__V1__EndSession end = CHUNKKV__V1__END_SESSION__INIT;
+                Chunkkv__V1__Request message;
+
+                chunkkv__v1__request__init(&message);
+                message.body_case = CHUNKKV__V1__REQUEST__BODY_END_SESSION;
+                message.end_session = &end;
+                /* without an answer the closing side socket ends the session just as well, only later */
+                (void)ckv__call(client, &message, ckv_now_nsec() + GOODBYE_MS * CKV_NSEC_PER_MSEC, 0, NULL, NULL);
+        }
+        while (client->requests)
+                (void)ckv__request_free(client, client->requests);
+        ckv__zmq_close(client);
+        client->side_fd = ckv_close(client->side_fd);
+        client->core_pidfd = ckv_close(client->core_pidfd);
+        free(client);
+        return NULL;
+}
+
+static void client_closep(struct chunkkv_client **client) {
+        *client = chunkkv_close(*client);
+}
+
+static void info_fill(struct chunkkv_info *info, const Chunkkv__V1__Welcome *welcome) {
+        *info = (struct chunkkv_info){ .minor = welcome->minor };
+        (void)snprintf(info->daemon, sizeof(info->daemon), "%s", welcome->daemon);
+        for (size_t i = 0; i < welcome->n_capabilities; i++) {
+                if ((unsigned)welcome->capabilities[i] < 64)
+                        info->capabilities |= UINT64_C(1) << (unsigned)welcome->capabilities[i];
+        }
+        if (welcome->device) {
+                (void)snprintf(info->device, sizeof(info->device), "%s", welcome->device->name);
+                info->backend = (uint32_t)welcome->device->backend;
+        }
+        if (welcome->limits) {
+                const Chunkkv__V1__Limits *limits = welcome->limits;
+
+                info->request_bytes = limits->request_bytes;
+                info->reply_bytes = limits->reply_bytes;
+                info->in_flight = limits->in_flight;
+                info->regions = limits->regions;
+                info->mapped_bytes = limits->mapped_bytes;
+                info->rows = limits->rows;
+                info->planes = limits->planes;
+                info->groups = limits->groups;
+                info->spans = limits->spans;
+                info->control_slots = limits->control_slots;
+        }
+}
+
+static int hello(struct chunkkv_client *client, const char *name, uint8_t token[static 16], uint64_t deadline_nsec,
+                 struct chunkkv_error *ret_error) {
+        Chunkkv__V1__Hello body;
+        Chunkkv__V1__Request message;
+        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        _cleanup_free_ char *copy = strdup(name);
+        int r;
+
+        if (!copy)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for a name");
+        chunkkv__v1__hello__init(&body);
+        body.client = copy;
+        body.now_ns = ckv_now_nsec();
+        body.attach_token = (ProtobufCBinaryData){ .len = 16, .data = token };
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_HELLO;
+        message.hello = &body;
+        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_WELCOME, &reply, ret_error);
+        if (r)
+                return r;
+        if (reply->boot_id.len != sizeof(client->boot_id) ||
+            reply->welcome->session_token.len != sizeof(client->session_token))
+                return ckv__fault(ret_error, -EPROTO, "welcome", "boot id and session token must have 16 bytes");
+        if (memcmp(client->boot_id, reply->boot_id.data, sizeof(client->boot_id)) != 0)
+                return ckv__fault(ret_error, -EPROTO, "boot_id",
+                                  "two daemons answer on this endpoint, or it was started anew just now");
+        memcpy(client->session_token, reply->welcome->session_token.data, sizeof(client->session_token));
+        info_fill(&client->info, reply->welcome);
+        client->in_session = true;
+        return 0;
+}
+
+static bool name_is_fine(const char *name) {
+        size_t n = strlen(name);
+
+        for (size_t i = 0; i < n; i++) {
+                if (name[i] < ' ' || name[i] > '~')
+                        return false;
+        }
+        return n <= 64;
+}
+
+int chunkkv_connect(const struct chunkkv_options *options, struct chunkkv_client **ret_client,
+                    struct chunkkv_error *ret_error) {
+        static const struct chunkkv_options none = { 0 };
+        _cleanup_(client_closep) struct chunkkv_client *client = NULL;
+        const char *prefix, *name;
+        uint8_t token[16];
+        uint64_t deadline_nsec;
+        int r;
+
+        if (!options)
+                options = &none;
+        prefix = options->endpoint ? options->endpoint : chunkkv_default_endpoint();
+        name = options->name ? options->name : "libchunkkv/" CKV_VERSION;
+        if (!name_is_fine(name))
+                return ckv__fault(ret_error, -EINVAL, "name", "must be at most 64 printable ASCII characters");
+        r = ckv__deadline(options->timeout_ms, &deadline_nsec, ret_error);
+        if (r)
+                return r;
+        client = calloc(1, sizeof(*client));
+        if (!client)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for a client");
+        client->side_fd = client->core_pidfd = -1;
+        r = ckv__side_connect(client, prefix, deadline_nsec, token, ret_error);
+        if (r)
+                return r;
+        r = ckv__zmq_connect(client, prefix, ret_error);
+        if (r)
+                return r;
+        r = hello(client, name, token, deadline_nsec, ret_error);
+        if (r)
+                return r;
+        *ret_client = ckv_steal(&client);
+        return 0;
+}

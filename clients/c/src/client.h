@@ -1,0 +1,191 @@
+/*
+ * What the files of the client library share: the connection, a request on its
+ * way, and a bump allocator for messages that live until they are packed.
+ * Nothing in here is public.
+ */
+#ifndef CKV_CLIENTS_CLIENT_H
+#define CKV_CLIENTS_CLIENT_H
+
+#include "base/clock.h"
+#include "base/macros.h"
+#include "clients/c/include/chunkkv.h"
+#include "proto/chunkkv.pb-c.h"
+#include "proto/side.h"
+
+#define CKV__TIMEOUT_DEFAULT_MS 5000u
+#define CKV__TIMEOUT_MAX_MS 600000u     /* the daemon takes no deadline farther ahead */
+
+/* One request: the bytes that are sent, and sent again, until its answer is here. */
+struct ckv__request {
+        struct ckv__request *next;
+        uint64_t id;
+        uint64_t deadline_nsec;         /* also in the bytes */
+        uint64_t repeat_nsec;           /* nothing heard until then: send again */
+        uint8_t *bytes;
+        size_t size;
+        uint32_t mode;                  /* chunkkv_mode of a compress request, else 0 */
+        bool due;                       /* to be sent as soon as the socket takes it */
+        bool sent;                      /* at least one copy has left */
+        Chunkkv__V1__Response *reply;   /* NULL = not here yet */
+};
+
+struct chunkkv_client {
+        void *zmq_context;
+        void *zmq_socket;
+        int side_fd;                    /* -1 = none, or closed by the daemon: it has ended the session */
+        int core_pidfd;                 /* readable = the core is dead */
+        bool dead;
+        bool in_session;
+        uint8_t boot_id[16], session_token[16];
+        uint64_t last_id;
+        uint64_t last_cookie;
+        struct ckv__request *requests;
+        struct chunkkv_info info;
+};
+
+/* ---- error.c */
+
+/**
+ * ckv__fault() - report what the library itself found
+ * @ret_error: may be NULL
+ * @error:     -errno
+ * @field:     what is at fault, or ""
+ *
+ * Return: @error.
+ */
+int ckv__fault(struct chunkkv_error *ret_error, int error, const char *field, const char *format, ...) _printf_(4, 5);
+
+/* ckv__refusal() - hand on the daemon's refusal. Return: -EREMOTEIO. */
+int ckv__refusal(struct chunkkv_error *ret_error, const Chunkkv__V1__Response *reply);
+
+/* ckv__core_died() - the one wording of it; @tail is appended. Return: -EOWNERDEAD. */
+int ckv__core_died(struct chunkkv_error *ret_error, const char *tail);
+
+/* ---- arena.c */
+
+struct ckv__arena_block;
+
+/* Zeroed pieces that are freed together.  Start with {0}; once memory ran out every further piece is NULL. */
+struct ckv__arena {
+        struct ckv__arena_block *blocks;
+        bool failed;
+};
+
+/* ckv__arena_take() - @count zeroed pieces of @size bytes; NULL without memory, and then arena->failed is set */
+void *ckv__arena_take(struct ckv__arena *arena, size_t count, size_t size);
+/* ckv__arena_words() - a copy of [count] words */
+uint32_t *ckv__arena_words(struct ckv__arena *arena, const uint32_t *words, size_t count);
+/* ckv__arena_deinit() - free all pieces */
+void ckv__arena_deinit(struct ckv__arena *arena);
+
+/* ---- side.c */
+
+/**
+ * ckv__side_connect() - connect the side socket and attach
+ * @ret_token: of ATTACHED, for Hello
+ *
+ * Fills in side_fd, core_pidfd and boot_id of the client.
+ *
+ * Return: 0 or -errno with @ret_error filled in.
+ */
+int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_t deadline_nsec,
+                      uint8_t ret_token[static 16], struct chunkkv_error *ret_error);
+
+/**
+ * ckv__side_offer() - send a memfd to the daemon
+ * @fd:        *NOT* consumed
+ * @size:      of the whole file
+ * @ret_token: for RegisterRegion, good once, for 60 s
+ *
+ * Return: 0 or -errno with @ret_error filled in.
+ */
+int ckv__side_offer(struct chunkkv_client *client, int fd, uint64_t size, uint64_t deadline_nsec,
+                    uint8_t ret_token[static 16], struct chunkkv_error *ret_error);
+
+/* ckv__side_drain() - read and drop notices, whose facts come with the answers too; closes after the daemon did */
+void ckv__side_drain(struct chunkkv_client *client);
+
+/* ---- exchange.c */
+
+/* ckv__zmq_connect() - make the request socket, which connects by itself. Return: 0 or -errno with @ret_error. */
+int ckv__zmq_connect(struct chunkkv_client *client, const char *prefix, struct chunkkv_error *ret_error);
+/* ckv__zmq_close() - close the request socket; what was not sent is dropped */
+void ckv__zmq_close(struct chunkkv_client *client);
+
+/* ckv__deadline() - absolute time of a timeout, 0 = the default. Return: 0 or -EINVAL with @ret_error filled in. */
+int ckv__deadline(uint32_t timeout_ms, uint64_t *ret_deadline_nsec, struct chunkkv_error *ret_error);
+
+/**
+ * ckv__request_new() - number, stamp, pack and queue a request
+ * @message:     its body is set; the envelope is filled in here
+ * @mode:        chunkkv_mode of a compress request, else 0
+ * @ret_request: the client's list owns it too, until ckv__request_free()
+ *
+ * Return: 0 or -errno with @ret_error filled in.
+ */
+int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *message, uint32_t mode,
+                     uint64_t deadline_nsec, struct ckv__request **ret_request, struct chunkkv_error *ret_error);
+/* ckv__request_find() - request of this number, or NULL */
+struct ckv__request *ckv__request_find(const struct chunkkv_client *client, uint64_t id);
+/* ckv__request_free() - unlink and free; NULL is fine. Return: NULL. */
+struct ckv__request *ckv__request_free(struct chunkkv_client *client, struct ckv__request *request);
+
+/* ckv__send() - hand what is due to ZeroMQ; what it does not take stays due for ckv__wait() */
+void ckv__send(struct chunkkv_client *client);
+
+/**
+ * ckv__wait() - send what is due, receive, repeat, until one of two requests has its answer
+ * @second:     may be NULL
+ * @until_nsec: give up then
+ *
+ * Return: 0; -ETIMEDOUT; -EOWNERDEAD; -EIO if ZeroMQ fails.
+ */
+int ckv__wait(struct chunkkv_client *client, const struct ckv__request *first, const struct ckv__request *second,
+              uint64_t until_nsec);
+
+/**
+ * ckv__call() - a whole round trip
+ * @body:      Response body that a success must bring; 0 = none
+ * @ret_reply: the caller's, freed with ckv__reply_freep(); may be NULL
+ *
+ * Return: 0 or -errno with @ret_error filled in.
+ */
+int ckv__call(struct chunkkv_client *client, Chunkkv__V1__Request *message, uint64_t deadline_nsec,
+              Chunkkv__V1__Response__BodyCase body, Chunkkv__V1__Response **ret_reply, struct chunkkv_error *ret_error);
+
+/* ckv__reply_check() - is it a success with this body? Return: 0, -EREMOTEIO or -EPROTO with @ret_error filled in. */
+int ckv__reply_check(const Chunkkv__V1__Response *reply, Chunkkv__V1__Response__BodyCase body,
+                     struct chunkkv_error *ret_error);
+
+static inline void ckv__reply_freep(Chunkkv__V1__Response **reply) {
+        if (*reply)
+                chunkkv__v1__response__free_unpacked(*reply, NULL);
+}
+#define _cleanup_reply_ _cleanup_(ckv__reply_freep)
+
+/* ---- policy.c */
+
+/* ckv__policy_encode() - as a message in the arena; NULL without memory */
+Chunkkv__V1__Policy *ckv__policy_encode(struct ckv__arena *arena, const struct chunkkv_policy *policy);
+/* ckv__policy_decode() - the other way */
+void ckv__policy_decode(const Chunkkv__V1__Policy *message, struct chunkkv_policy *ret_policy);
+
+/* ---- job.c */
+
+/* ckv__job_encode() - as a message in the arena. Return: 0, -EINVAL or -ENOMEM with @ret_error filled in. */
+int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chunkkv__V1__Compress **ret_message,
+                    struct chunkkv_error *ret_error);
+
+/* ---- result.c */
+
+/**
+ * ckv__result_new() - an answer as a result
+ * @reply: Compressed; taken over and set to NULL on success
+ *
+ * Checks all runs, so that whoever walks them need not.
+ *
+ * Return: 0, -EPROTO or -ENOMEM with @ret_error filled in.
+ */
+int ckv__result_new(Chunkkv__V1__Response **reply, struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+
+#endif

@@ -1,0 +1,204 @@
+/*
+ * Compress, and what becomes of the tensors when no answer comes.
+ *
+ *   PLAN       never writes: CLEAN whatever happens.
+ *   COPY_OUT   as IN_PLACE, but the daemon's death leaves the source CLEAN.
+ *   IN_PLACE   the daemon promises not to begin to write after the deadline.
+ *              An answer that is missing by then may be lost, or the move may
+ *              be under way.  So the request is cancelled: the answer to that
+ *              says which, and if it says nothing either, the state is PENDING.
+ *              The daemon's death leaves TORN, since there is no control page
+ *              that would remember how far it came.
+ */
+#include "clients/c/src/client.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* How long after the deadline the fate of a writing job is waited for. */
+#define SETTLE_NSEC (2 * CKV_NSEC_PER_SEC)
+
+static int cancel_new(struct chunkkv_client *client, uint64_t target, uint64_t deadline_nsec,
+                      struct ckv__request **ret_request, struct chunkkv_error *ret_error) {
+        Chunkkv__V1__Cancel body = CHUNKKV__V1__CANCEL__INIT;
+        Chunkkv__V1__Request message;
+
+        body.target_request_id = target;
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_CANCEL;
+        message.cancel = &body;
+        return ckv__request_new(client, &message, 0, deadline_nsec, ret_request, ret_error);
+}
+
+/* What the answer to a Cancel says about the tensors; PENDING while the job goes on. */
+static uint32_t cache_after_cancel(const Chunkkv__V1__Response *reply) {
+        if (!reply->status)
+                return CHUNKKV_CACHE_PENDING;
+        if (reply->body_case == CHUNKKV__V1__RESPONSE__BODY_OUTCOME &&
+            reply->outcome->phase >= CHUNKKV__V1__PHASE__PHASE_DONE)
+                return (uint32_t)reply->outcome->cache;
+        /* never came through, and its deadline is over: it will not be run any more */
+        if (reply->status->code == CHUNKKV__V1__CODE__CODE_NOT_FOUND)
+                return CHUNKKV_CACHE_CLEAN;
+        return CHUNKKV_CACHE_PENDING;
+}
+
+/*
+ * The deadline has passed without an answer. Return: 0 if the answer came
+ * after all; else -ETIMEDOUT or -EOWNERDEAD and the state of the tensors.
+ */
+static int settle(struct chunkkv_client *client, struct ckv__request *request, uint32_t *ret_cache) {
+        uint64_t until = ckv_now_nsec() + SETTLE_NSEC;
+        struct ckv__request *cancel = NULL;
+        uint32_t cache = CHUNKKV_CACHE_PENDING;
+        int r;
+
+        if (!request->sent) {
+                *ret_cache = CHUNKKV_CACHE_CLEAN;
+                return -ETIMEDOUT;
+        }
+        r = cancel_new(client, request->id, until, &cancel, NULL);
+        if (r == 0)
+                r = ckv__wait(client, request, cancel, until);
+        if (r == 0 && !request->reply) {
+                cache = cache_after_cancel(cancel->reply);
+                /* else there is an answer with the kept rows, or will be; a copy that was lost is asked for again */
+                request->deadline_nsec = until;
+                request->due = true;
+                r = cache == CHUNKKV_CACHE_CLEAN ? -ETIMEDOUT : ckv__wait(client, request, NULL, until);
+        }
+        cancel = ckv__request_free(client, cancel);
+        *ret_cache = r == -EOWNERDEAD ? CHUNKKV_CACHE_TORN : cache;
+        return r;
+}
+
+/* The request has no answer, and will get none. */
+static int report_silence(const struct ckv__request *request, int error, uint32_t cache,
+                          struct chunkkv_error *ret_error) {
+        const char *tail = "";
+
+        if (request->mode == CHUNKKV_MODE_PLAN) {
+                cache = CHUNKKV_CACHE_CLEAN;
+        } else if (request->mode == CHUNKKV_MODE_COPY_OUT && error == -EOWNERDEAD) {
+                cache = CHUNKKV_CACHE_CLEAN;
+                tail = "; the source is untouched, the destination is undefined";
+        } else if (cache == CHUNKKV_CACHE_PENDING) {
+                tail = "; it may still write: leave the memory alone until the session is closed";
+        }
+        if (error == -EOWNERDEAD)
+                (void)ckv__core_died(ret_error, tail);
+        else
+                (void)ckv__fault(ret_error, error, "", "%s%s",
+                                 error == -ETIMEDOUT ? "no answer in time" : strerror(-error), tail);
+        if (ret_error) {
+                ret_error->cache = cache;
+                ret_error->request_id = request->id;
+        }
+        return error;
+}
+
+static int take_answer(struct ckv__request *request, struct chunkkv_result **ret_result,
+                       struct chunkkv_error *ret_error) {
+        int r;
+
+        r = ckv__reply_check(request->reply, CHUNKKV__V1__RESPONSE__BODY_COMPRESSED, ret_error);
+        if (r == 0)
+                r = ckv__result_new(&request->reply, ret_result, ret_error);
+        if (r && ret_error) {
+                ret_error->request_id = request->id;
+                /* the answer is unreadable, what it said about the tensors is not */
+                if (r != -EREMOTEIO)
+                        ret_error->cache = CHUNKKV_CACHE_PENDING;
+                if (r != -EREMOTEIO && request->reply->status)
+                        ret_error->cache = (uint32_t)request->reply->status->cache;
+        }
+        return r;
+}
+
+int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
+                            uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
+        _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
+        Chunkkv__V1__Compress *compress;
+        Chunkkv__V1__Request message;
+        struct ckv__request *request;
+        uint64_t deadline_nsec;
+        int r;
+
+        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r)
+                return r;
+        r = ckv__job_encode(&arena, job, &compress, ret_error);
+        if (r)
+                return r;
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_COMPRESS;
+        message.compress = compress;
+        message.generation = job->generation;
+        r = ckv__request_new(client, &message, job->mode, deadline_nsec, &request, ret_error);
+        if (r)
+                return r;
+        ckv__send(client);
+        *ret_request_id = request->id;
+        return 0;
+}
+
+int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id, struct chunkkv_result **ret_result,
+                          struct chunkkv_error *ret_error) {
+        struct ckv__request *request = ckv__request_find(client, request_id);
+        uint32_t cache;
+        int r;
+
+        if (!request || !request->mode)
+                return ckv__fault(ret_error, -EINVAL, "request_id",
+                                  "no job of this number was submitted, or it was waited for already");
+        r = ckv__wait(client, request, NULL, request->deadline_nsec);
+        cache = r == -EOWNERDEAD && request->sent ? CHUNKKV_CACHE_TORN : CHUNKKV_CACHE_CLEAN;
+        if (r == -EIO && request->sent)
+                cache = CHUNKKV_CACHE_PENDING;
+        if (r == -ETIMEDOUT) {
+                if (request->mode == CHUNKKV_MODE_PLAN)
+                        (void)chunkkv_cancel(client, request_id, 1, NULL, NULL);        /* saves the daemon the work */
+                else
+                        r = settle(client, request, &cache);
+        }
+        r = r == 0 ? take_answer(request, ret_result, ret_error) : report_silence(request, r, cache, ret_error);
+        request = ckv__request_free(client, request);
+        return r;
+}
+
+int chunkkv_compress(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
+                     struct chunkkv_result **ret_result, struct chunkkv_error *ret_error) {
+        uint64_t request_id;
+        int r;
+
+        r = chunkkv_compress_submit(client, job, timeout_ms, &request_id, ret_error);
+        if (r)
+                return r;
+        return chunkkv_compress_wait(client, request_id, ret_result, ret_error);
+}
+
+int chunkkv_cancel(struct chunkkv_client *client, uint64_t request_id, uint32_t timeout_ms,
+                   struct chunkkv_outcome *ret_outcome, struct chunkkv_error *ret_error) {
+        Chunkkv__V1__Cancel body = CHUNKKV__V1__CANCEL__INIT;
+        Chunkkv__V1__Request message;
+        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        uint64_t deadline_nsec;
+        int r;
+
+        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r)
+                return r;
+        body.target_request_id = request_id;
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_CANCEL;
+        message.cancel = &body;
+        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_OUTCOME, &reply, ret_error);
+        if (r)
+                return r;
+        if (ret_outcome)
+                *ret_outcome = (struct chunkkv_outcome){
+                        (uint32_t)reply->outcome->phase, (uint32_t)reply->outcome->code,
+                        (uint32_t)reply->outcome->cache,
+                };
+        return 0;
+}

@@ -1,0 +1,59 @@
+/*
+ * Errors as the caller sees them.  Each error is born in one of three places:
+ * here in the library (ckv__fault), in the daemon (ckv__refusal), or by the
+ * daemon's death (ckv__core_died).  The cache state starts as CLEAN; only
+ * compress.c knows better and overwrites it.
+ */
+#include "clients/c/src/client.h"
+#include "proto/status.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static_assert(sizeof(((struct chunkkv_error *)NULL)->field) == CKV_STATUS_FIELD_MAX + 1, "room for any path");
+static_assert(sizeof(((struct chunkkv_error *)NULL)->detail) == CKV_STATUS_DETAIL_MAX + 1, "room for any sentence");
+
+const char *chunkkv_code_to_string(uint32_t code) {
+        return ckv_code_to_string(code);
+}
+
+int ckv__fault(struct chunkkv_error *ret_error, int error, const char *field, const char *format, ...) {
+        va_list args;
+
+        if (!ret_error)
+                return error;
+        *ret_error = (struct chunkkv_error){ .error = error, .radius = CHUNKKV_RADIUS_REQUEST };
+        (void)snprintf(ret_error->field, sizeof(ret_error->field), "%s", field);
+        va_start(args, format);
+        (void)vsnprintf(ret_error->detail, sizeof(ret_error->detail), format, args);
+        va_end(args);
+        return error;
+}
+
+int ckv__refusal(struct chunkkv_error *ret_error, const Chunkkv__V1__Response *reply) {
+        const Chunkkv__V1__Status *status = reply->status;
+
+        if (!ret_error)
+                return -EREMOTEIO;
+        *ret_error = (struct chunkkv_error){
+                .error = -EREMOTEIO,
+                .code = (uint32_t)status->code,
+                .radius = (uint32_t)status->radius,
+                .cache = (uint32_t)status->cache,
+                .slot = (uint32_t)status->slot,
+                .retry_after_ms = status->retry_after_ms,
+                .driver_code = status->driver_code,
+                .request_id = reply->request_id,
+        };
+        (void)snprintf(ret_error->field, sizeof(ret_error->field), "%s", status->field);
+        (void)snprintf(ret_error->detail, sizeof(ret_error->detail), "%s", status->detail);
+        return -EREMOTEIO;
+}
+
+int ckv__core_died(struct chunkkv_error *ret_error, const char *tail) {
+        (void)ckv__fault(ret_error, -EOWNERDEAD, "", "the daemon died%s", tail);
+        if (ret_error)
+                ret_error->radius = CHUNKKV_RADIUS_DAEMON;
+        return -EOWNERDEAD;
+}

@@ -1,0 +1,285 @@
+/*
+ * Requests and answers over ZeroMQ.
+ *
+ * One frame is one message.  IMMEDIATE 1: a message is only handed to a
+ * connection that exists, so a send fails with EAGAIN while the gate is away,
+ * and the request stays due.  Nothing heard for a quarter of the time left, at
+ * least 100 ms: the same bytes go out again; the daemon knows the number of
+ * the request and never does the work twice.  While waiting the core's pidfd
+ * is watched, so its death ends the wait at once.
+ *
+ * An answer finds its request by number; one that nobody waits for is dropped.
+ */
+#include "clients/c/src/client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <stdio.h>
+#include <zmq.h>
+
+#define REPEAT_MIN_NSEC (100 * CKV_NSEC_PER_MSEC)
+/* The core is dead: an answer that it sent before may still be on its way. */
+#define LAST_WORDS_NSEC (100 * CKV_NSEC_PER_MSEC)
+
+static int zmq_fault(struct chunkkv_error *ret_error, const char *what) {
+        int error = zmq_errno();
+
+        /* numbers of ZeroMQ's own start at 156384712 and are no errno */
+        return ckv__fault(ret_error, error > 0 && error < 4096 ? -error : -EIO, "", "%s: %s", what,
+                          zmq_strerror(error));
+}
+
+int ckv__zmq_connect(struct chunkkv_client *client, const char *prefix, struct chunkkv_error *ret_error) {
+        static const struct { int option, value; } options[] = {
+                { ZMQ_IMMEDIATE, 1 }, { ZMQ_LINGER, 0 },
+                /* a gate that was restarted is found soon, and one that stays away costs little */
+                { ZMQ_RECONNECT_IVL, 20 }, { ZMQ_RECONNECT_IVL_MAX, 500 },
+        };
+        char address[256];
+
+        (void)snprintf(address, sizeof(address), "ipc://%s.zmq", prefix);
+        client->zmq_context = zmq_ctx_new();
+        if (!client->zmq_context)
+                return zmq_fault(ret_error, "zmq_ctx_new");
+        client->zmq_socket = zmq_socket(client->zmq_context, ZMQ_DEALER);
+        if (!client->zmq_socket)
+                return zmq_fault(ret_error, "zmq_socket");
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(options); i++) {
+                if (zmq_setsockopt(client->zmq_socket, options[i].option, &options[i].value,
+                                   sizeof(options[i].value)) < 0)
+                        return zmq_fault(ret_error, "zmq_setsockopt");
+        }
+        if (zmq_connect(client->zmq_socket, address) < 0)
+                return zmq_fault(ret_error, address);
+        return 0;
+}
+
+void ckv__zmq_close(struct chunkkv_client *client) {
+        if (client->zmq_socket)
+                (void)zmq_close(client->zmq_socket);
+        client->zmq_socket = NULL;
+        if (client->zmq_context) {
+                while (zmq_ctx_term(client->zmq_context) < 0 && zmq_errno() == EINTR)
+                        ;
+        }
+        client->zmq_context = NULL;
+}
+
+int ckv__deadline(uint32_t timeout_ms, uint64_t *ret_deadline_nsec, struct chunkkv_error *ret_error) {
+        if (timeout_ms > CKV__TIMEOUT_MAX_MS)
+                return ckv__fault(ret_error, -EINVAL, "timeout_ms", "must be at most %u, is %" PRIu32,
+                                  CKV__TIMEOUT_MAX_MS, timeout_ms);
+        *ret_deadline_nsec = ckv_now_nsec() + (timeout_ms ? timeout_ms : CKV__TIMEOUT_DEFAULT_MS) * CKV_NSEC_PER_MSEC;
+        return 0;
+}
+
+int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *message, uint32_t mode,
+                     uint64_t deadline_nsec, struct ckv__request **ret_request, struct chunkkv_error *ret_error) {
+        struct ckv__request *request;
+
+        if (client->dead)
+                return ckv__core_died(ret_error, "");
+        message->request_id = ++client->last_id;
+        message->deadline_ns = deadline_nsec;
+        if (client->in_session) {
+                message->boot_id = (ProtobufCBinaryData){ .len = sizeof(client->boot_id), .data = client->boot_id };
+                message->session_token = (ProtobufCBinaryData){ .len = sizeof(client->session_token),
+                        .data = client->session_token };
+        }
+        request = calloc(1, sizeof(*request));
+        if (!request)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for a request");
+        request->size = chunkkv__v1__request__get_packed_size(message);
+        request->bytes = malloc(request->size);
+        if (!request->bytes || (client->info.request_bytes && request->size > client->info.request_bytes)) {
+                bool too_long = request->bytes != NULL;
+                size_t size = request->size;
+
+                free(request->bytes);
+                free(request);
+                if (!too_long)
+                        return ckv__fault(ret_error, -ENOMEM, "", "no memory for a request of %zu bytes", size);
+                return ckv__fault(ret_error, -EMSGSIZE, "", "the request has %zu bytes, the daemon takes %" PRIu32
+                                  ": send tables as runs or in a region", size, client->info.request_bytes);
+        }
+        (void)chunkkv__v1__request__pack(message, request->bytes);
+        request->id = message->request_id;
+        request->deadline_nsec = deadline_nsec;
+        request->mode = mode;
+        request->due = true;
+        request->next = client->requests;
+        client->requests = request;
+        *ret_request = request;
+        return 0;
+}
+
+struct ckv__request *ckv__request_find(const struct chunkkv_client *client, uint64_t id) {
+        struct ckv__request *request = client->requests;
+
+        while (request && request->id != id)
+                request = request->next;
+        return request;
+}
+
+struct ckv__request *ckv__request_free(struct chunkkv_client *client, struct ckv__request *request) {
+        struct ckv__request **link = &client->requests;
+
+        if (!request)
+                return NULL;
+        while (*link != request)
+                link = &(*link)->next;
+        *link = request->next;
+        ckv__reply_freep(&request->reply);
+        free(request->bytes);
+        free(request);
+        return NULL;
+}
+
+/* Sends what is due. Return: true if something is still due because no connection takes it. */
+static bool send_due(struct chunkkv_client *client, uint64_t now) {
+        bool blocked = false;
+
+        for (struct ckv__request *request = client->requests; request; request = request->next) {
+                if (request->reply || now >= request->deadline_nsec)
+                        continue;
+                if (request->sent && now >= request->repeat_nsec)
+                        request->due = true;
+                if (!request->due)
+                        continue;
+                if (zmq_send(client->zmq_socket, request->bytes, request->size, ZMQ_DONTWAIT) < 0) {
+                        blocked = true;
+                        continue;
+                }
+                request->due = false;
+                request->sent = true;
+                request->repeat_nsec = now + CKV_MAX(REPEAT_MIN_NSEC, (request->deadline_nsec - now) / 4);
+        }
+        return blocked;
+}
+
+void ckv__send(struct chunkkv_client *client) {
+        (void)send_due(client, ckv_now_nsec());
+}
+
+static void receive_one(struct chunkkv_client *client, zmq_msg_t *frame) {
+        Chunkkv__V1__Response *reply;
+        struct ckv__request *request;
+
+        reply = chunkkv__v1__response__unpack(NULL, zmq_msg_size(frame), zmq_msg_data(frame));
+        if (!reply)
+                return;
+        request = ckv__request_find(client, reply->request_id);
+        if (request && !request->reply)
+                request->reply = ckv_steal(&reply);
+        ckv__reply_freep(&reply);
+}
+
+static void receive_all(struct chunkkv_client *client) {
+        zmq_msg_t frame;
+        bool tail = false;
+
+        (void)zmq_msg_init(&frame);
+        while (zmq_msg_recv(&frame, client->zmq_socket, ZMQ_DONTWAIT) >= 0) {
+                /* an answer is one frame: of more, none is believed */
+                bool more = zmq_msg_more(&frame) != 0;
+
+                if (!tail && !more)
+                        receive_one(client, &frame);
+                tail = more;
+        }
+        (void)zmq_msg_close(&frame);
+}
+
+/* Waits for whatever comes first. Return: 0 or -EIO. */
+static int poll_once(struct chunkkv_client *client, bool blocked, uint64_t until_nsec) {
+        uint64_t now = ckv_now_nsec();
+        zmq_pollitem_t items[3] = {
+                { .socket = client->zmq_socket, .events = (short)(ZMQ_POLLIN | (blocked ? ZMQ_POLLOUT : 0)) },
+                { .fd = client->core_pidfd, .events = ZMQ_POLLIN },
+                { .fd = client->side_fd, .events = ZMQ_POLLIN },
+        };
+        uint64_t left = until_nsec > now ? until_nsec - now : 0;
+        int count = client->side_fd >= 0 ? 3 : 2;
+
+        if (zmq_poll(items, count, (long)((left + CKV_NSEC_PER_MSEC - 1) / CKV_NSEC_PER_MSEC)) < 0)
+                return zmq_errno() == EINTR ? 0 : -EIO;
+        if (items[1].revents)
+                client->dead = true;
+        if (items[2].revents)
+                ckv__side_drain(client);
+        return 0;
+}
+
+/* The core is dead: drain what it had already said. */
+static void receive_last_words(struct chunkkv_client *client, const struct ckv__request *first) {
+        uint64_t until = ckv_now_nsec() + LAST_WORDS_NSEC;
+        zmq_pollitem_t item = { .socket = client->zmq_socket, .events = ZMQ_POLLIN };
+
+        do
+                receive_all(client);
+        while (!first->reply && ckv_now_nsec() < until && zmq_poll(&item, 1, LAST_WORDS_NSEC / CKV_NSEC_PER_MSEC) > 0);
+}
+
+int ckv__wait(struct chunkkv_client *client, const struct ckv__request *first, const struct ckv__request *second,
+              uint64_t until_nsec) {
+        for (;;) {
+                uint64_t now = ckv_now_nsec(), wake = until_nsec;
+                bool blocked;
+                int r;
+
+                receive_all(client);
+                if (first->reply || (second && second->reply))
+                        return 0;
+                if (client->dead) {
+                        receive_last_words(client, first);
+                        return first->reply ? 0 : -EOWNERDEAD;
+                }
+                if (now >= until_nsec)
+                        return -ETIMEDOUT;
+                blocked = send_due(client, now);
+                for (const struct ckv__request *request = client->requests; request; request = request->next) {
+                        if (!request->reply && request->sent && request->repeat_nsec < request->deadline_nsec)
+                                wake = CKV_MIN(wake, request->repeat_nsec);
+                }
+                r = poll_once(client, blocked, wake);
+                if (r)
+                        return r;
+        }
+}
+
+int ckv__reply_check(const Chunkkv__V1__Response *reply, Chunkkv__V1__Response__BodyCase body,
+                     struct chunkkv_error *ret_error) {
+        if (!reply->status)
+                return ckv__fault(ret_error, -EPROTO, "status", "the answer has no status");
+        if (reply->status->code != CHUNKKV__V1__CODE__CODE_OK)
+                return ckv__refusal(ret_error, reply);
+        if (body && reply->body_case != body)
+                return ckv__fault(ret_error, -EPROTO, "body", "the answer has body %d, expected %d",
+                                  (int)reply->body_case, (int)body);
+        return 0;
+}
+
+int ckv__call(struct chunkkv_client *client, Chunkkv__V1__Request *message, uint64_t deadline_nsec,
+              Chunkkv__V1__Response__BodyCase body, Chunkkv__V1__Response **ret_reply,
+              struct chunkkv_error *ret_error) {
+        struct ckv__request *request = NULL;
+        int r;
+
+        r = ckv__request_new(client, message, 0, deadline_nsec, &request, ret_error);
+        if (r)
+                return r;
+        r = ckv__wait(client, request, NULL, deadline_nsec);
+        if (r == 0)
+                r = ckv__reply_check(request->reply, body, ret_error);
+        else if (r == -EOWNERDEAD)
+                r = ckv__core_died(ret_error, "");
+        else
+                r = ckv__fault(ret_error, r, "", "%s", r == -ETIMEDOUT ? "no answer in time" : strerror(-r));
+        if (ret_error && r)
+                ret_error->request_id = request->id;
+        if (r == 0 && ret_reply)
+                *ret_reply = ckv_steal(&request->reply);
+        request = ckv__request_free(client, request);
+        return r;
+}

@@ -1,0 +1,167 @@
+/*
+ * An answer as a result.  The lists of numbers stay where protobuf-c has
+ * unpacked them: the result owns the message and points into it.  Runs are
+ * checked once, here, so that a faulty daemon cannot make a caller walk past
+ * its rows.
+ */
+#include "clients/c/src/client.h"
+#include "proto/runs.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+/* What the caller gets, and behind it what that points to. */
+struct owned_result {
+        struct chunkkv_result result;           /* first: freed by its address */
+        struct ckv__arena arena;
+        Chunkkv__V1__Response *reply;
+};
+
+struct chunkkv_result *chunkkv_result_free(struct chunkkv_result *result) {
+        struct owned_result *owned = (struct owned_result *)(void *)result;
+
+        if (!owned)
+                return NULL;
+        ckv__reply_freep(&owned->reply);
+        ckv__arena_deinit(&owned->arena);
+        free(owned);
+        return NULL;
+}
+
+static void result_freep(struct chunkkv_result **result) {
+        *result = chunkkv_result_free(*result);
+}
+
+static int set_check(const Chunkkv__V1__KeptSet *set, uint32_t rows, struct chunkkv_error *ret_error) {
+        for (size_t i = 0; i < set->n_rows; i++) {
+                if (set->rows[i] >= rows || (i > 0 && set->rows[i] <= set->rows[i - 1]))
+                        return ckv__fault(ret_error, -EPROTO, "rows",
+                                          "kept rows of layer %" PRIu32 " are not ascending below %" PRIu32,
+                                          set->layer_first, rows);
+        }
+        if (ckv_runs_check(set->runs, set->n_runs, rows, NULL, NULL) ||
+            ckv_runs_check(set->position_runs, set->n_position_runs, UINT32_MAX, NULL, NULL))
+                return ckv__fault(ret_error, -EPROTO, "runs",
+                                  "kept runs of layer %" PRIu32 " are malformed or pass row %" PRIu32, set->layer_first,
+                                  rows);
+        return 0;
+}
+
+static int sets_decode(struct ckv__arena *arena, const Chunkkv__V1__GroupResult *message,
+                       struct chunkkv_group_result *group, struct chunkkv_error *ret_error) {
+        struct chunkkv_set *sets = ckv__arena_take(arena, message->n_sets, sizeof(*sets));
+        int r;
+
+        if (!sets)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for %zu sets", message->n_sets);
+        for (size_t i = 0; i < message->n_sets; i++) {
+                const Chunkkv__V1__KeptSet *set = message->sets[i];
+
+                r = set_check(set, message->physical_before, ret_error);
+                if (r)
+                        return r;
+                sets[i] = (struct chunkkv_set){
+                        .layer_first = set->layer_first, .kv_head = set->kv_head, .runs = set->runs,
+                        .run_count = set->n_runs,
+                        .rows = set->rows, .row_count = set->n_rows, .position_runs = set->position_runs,
+                        .position_run_count = set->n_position_runs,
+                };
+        }
+        group->sets = sets;
+        group->set_count = message->n_sets;
+        return 0;
+}
+
+static int group_decode(struct ckv__arena *arena, const Chunkkv__V1__GroupResult *message,
+                        struct chunkkv_group_result *group, struct chunkkv_error *ret_error) {
+        struct chunkkv_policy *policies = ckv__arena_take(arena, message->n_policies, sizeof(*policies));
+
+        if (!policies)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for %zu policies", message->n_policies);
+        for (size_t i = 0; i < message->n_policies; i++)
+                ckv__policy_decode(message->policies[i], &policies[i]);
+        *group = (struct chunkkv_group_result){
+                .group = message->group, .physical_before = message->physical_before,
+                .physical_len = message->physical_len,
+                .kept_all = (uint32_t)message->kept_all, .table_used = message->table_used, .budget = message->budget,
+                .budget_raised = message->budget_raised, .kept_digest = message->kept_digest,
+                .bytes_moved = message->bytes_moved,
+                .policies = policies, .policy_count = message->n_policies,
+        };
+        return sets_decode(arena, message, group, ret_error);
+}
+
+int ckv__result_new(Chunkkv__V1__Response **reply, struct chunkkv_result **ret_result,
+                    struct chunkkv_error *ret_error) {
+        _cleanup_(result_freep) struct chunkkv_result *result = NULL;
+        const Chunkkv__V1__Compressed *message = (*reply)->compressed;
+        struct chunkkv_group_result *groups;
+        struct owned_result *owned;
+        int r;
+
+        owned = calloc(1, sizeof(*owned));
+        if (!owned)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for a result");
+        result = &owned->result;
+        *result = (struct chunkkv_result){
+                .request_id = (*reply)->request_id, .generation = (*reply)->generation,
+                .phase = (uint32_t)message->phase,
+                .cache = (uint32_t)(*reply)->status->cache, .logical_len = message->logical_len,
+                .repeated_answer = (*reply)->repeated_answer,
+        };
+        if (message->timing) {
+                result->queue_us = message->timing->queue_us;
+                result->score_us = message->timing->score_us;
+                result->select_us = message->timing->select_us;
+                result->move_us = message->timing->move_us;
+                result->total_us = message->timing->total_us;
+        }
+        groups = ckv__arena_take(&owned->arena, message->n_groups, sizeof(*groups));
+        if (!groups)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for %zu groups", message->n_groups);
+        for (size_t i = 0; i < message->n_groups; i++) {
+                r = group_decode(&owned->arena, message->groups[i], &groups[i], ret_error);
+                if (r)
+                        return r;
+        }
+        result->groups = groups;
+        result->group_count = message->n_groups;
+        owned->reply = ckv_steal(reply);
+        *ret_result = ckv_steal(&result);
+        return 0;
+}
+
+const struct chunkkv_set *chunkkv_set_find(const struct chunkkv_group_result *group, uint32_t layer, uint32_t kv_head) {
+        const struct chunkkv_set *found = NULL;
+
+        for (size_t i = 0; i < group->set_count; i++) {
+                const struct chunkkv_set *set = &group->sets[i];
+
+                if (set->kv_head == kv_head && set->layer_first <= layer && (!found ||
+                                                                             set->layer_first > found->layer_first))
+                        found = set;
+        }
+        return found;
+}
+
+bool chunkkv_runs_next(const uint32_t *runs, size_t count, struct chunkkv_cursor *cursor, uint32_t *ret_first,
+                       uint32_t *ret_end) {
+        uint32_t kept;
+
+        if (!ckv_runs_next(runs, count, &cursor->at, &cursor->row, ret_first, &kept))
+                return false;
+        *ret_end = *ret_first + kept;
+        return true;
+}
+
+uint64_t chunkkv_runs_kept(const uint32_t *runs, size_t count) {
+        uint64_t kept = 0;
+
+        for (size_t i = 1; i < count; i += 2)
+                kept += runs[i];
+        return kept;
+}
+
+size_t chunkkv_runs_encode(const uint32_t *ranges, size_t range_count, uint32_t *ret_runs) {
+        return ckv_runs_encode(ranges, range_count, ret_runs);
+}

@@ -1,0 +1,61 @@
+/*
+ * The two questions that are about the daemon and not about tensors: is it
+ * alive, and how much of its budgets does this user hold.
+ */
+#include "clients/c/src/client.h"
+
+int chunkkv_ping(struct chunkkv_client *client, uint32_t timeout_ms, struct chunkkv_pong *ret_pong,
+                 struct chunkkv_error *ret_error) {
+        Chunkkv__V1__Ping body = CHUNKKV__V1__PING__INIT;
+        Chunkkv__V1__Request message;
+        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        uint64_t deadline_nsec, begin = ckv_now_nsec();
+        int r;
+
+        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r)
+                return r;
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_PING;
+        message.ping = &body;
+        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_PONG, &reply, ret_error);
+        if (r)
+                return r;
+        *ret_pong = (struct chunkkv_pong){
+                .now_ns = reply->pong->now_ns,
+                .last_progress_ns = reply->pong->last_progress_ns,
+                .round_trip_ns = ckv_now_nsec() - begin,
+                .in_flight = reply->pong->in_flight,
+                .draining = reply->pong->draining,
+        };
+        return 0;
+}
+
+int chunkkv_budgets(struct chunkkv_client *client, uint32_t timeout_ms,
+                    struct chunkkv_budget ret_budgets[CHUNKKV_BUDGETS_MAX], size_t *ret_count,
+                    struct chunkkv_error *ret_error) {
+        Chunkkv__V1__GetStatus body = CHUNKKV__V1__GET_STATUS__INIT;
+        Chunkkv__V1__Request message;
+        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        uint64_t deadline_nsec;
+        size_t count;
+        int r;
+
+        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r)
+                return r;
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_GET_STATUS;
+        message.get_status = &body;
+        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_STATUS_REPLY, &reply, ret_error);
+        if (r)
+                return r;
+        count = CKV_MIN(reply->status_reply->n_budgets, (size_t)CHUNKKV_BUDGETS_MAX);
+        for (size_t i = 0; i < count; i++) {
+                const Chunkkv__V1__Budget *budget = reply->status_reply->budgets[i];
+
+                ret_budgets[i] = (struct chunkkv_budget){ (uint32_t)budget->slot, budget->used, budget->limit };
+        }
+        *ret_count = count;
+        return 0;
+}
