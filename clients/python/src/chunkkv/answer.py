@@ -1,0 +1,197 @@
+"""What came of a request, as plain Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import ranges as rg
+from ._pb import chunkkv_pb2 as pb
+from .layout import LayerGroup
+from .policy import Policy
+from .wire import CacheState, Code, KeptAll, Phase, Slot
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """What was kept of one layer.
+
+    Attributes:
+        layer: its number.
+        kept: half-open ranges of rows, as the cache was when the request was made.
+        positions: half-open ranges of their positions, where the request gave positions; else the same as kept.
+        heads: with heads="each" the kept ranges of every KV head, which differ; else empty.
+    """
+
+    layer: int
+    kept: Sequence[rg.Range]
+    positions: Sequence[rg.Range]
+    heads: Mapping[int, Sequence[rg.Range]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> NDArray[np.uint32]:
+        """Every kept row as a number: row i of the compressed cache was row rows[i]."""
+        return rg.rows_from_ranges(self.kept)
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What came of one layer group.
+
+    Attributes:
+        group: its index.
+        physical_before: rows before.
+        physical_len: rows now.
+        kept_all: why nothing was dropped; DROPPED otherwise.
+        table_used: entries of the table still in use; those behind them are free.
+        budget: rows that were to be kept.
+        budget_raised: the protected rows alone were more than the budget.
+        kept_digest: equal on all ranks that keep the same rows.
+        bytes_moved: read plus written.
+        policies: every value that was used.
+        layers: by layer number.
+    """
+
+    group: int
+    physical_before: int
+    physical_len: int
+    kept_all: KeptAll
+    table_used: int
+    budget: int
+    budget_raised: bool
+    kept_digest: int
+    bytes_moved: int
+    policies: Sequence[Policy]
+    layers: Mapping[int, LayerResult]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of each phase."""
+
+    queue_us: int
+    score_us: int
+    select_us: int
+    move_us: int
+    total_us: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a plan or a compression.
+
+    Attributes:
+        phase: DONE, or SELECTED for what waits for a commit.
+        cache: COMMITTED when rows were moved, else CLEAN.
+        logical_len: tokens that the model has seen: positions go on from here.
+        groups: in the order of the request.
+        timing: of the daemon.
+        request_id: of the request.
+        generation: as given.
+        repeated: the stored answer to an earlier sending of the same request.
+    """
+
+    phase: Phase
+    cache: CacheState
+    logical_len: int
+    groups: Sequence[GroupResult]
+    timing: Timing
+    request_id: int
+    generation: int
+    repeated: bool
+
+    @property
+    def physical_len(self) -> int:
+        """Rows now in the cache: slots go on from here.  ValueError where groups differ: ask each group."""
+        lengths = {group.physical_len for group in self.groups}
+        if len(lengths) != 1:
+            raise ValueError(f"the groups differ in length: {sorted(lengths)}")
+        return lengths.pop()
+
+    @property
+    def layers(self) -> Mapping[int, LayerResult]:
+        """The results of all groups, by layer number."""
+        return MappingProxyType({n: layer for group in self.groups for n, layer in group.layers.items()})
+
+
+def _layer_results(result: pb.GroupResult, group: LayerGroup) -> dict[int, LayerResult]:
+    """The kept sets spelled out for each layer; a set holds from its layer up to the next set's."""
+    found: dict[int, LayerResult] = {}
+    if not result.sets:
+        if not result.kept_all:
+            return {}
+        whole = [(0, result.physical_before)] if result.physical_before else []
+        return {n: LayerResult(n, whole, whole) for n in group.layers}
+    firsts = sorted({kept.layer_first for kept in result.sets})
+    for layer in group.layers:
+        first = max((n for n in firsts if n <= layer), default=firsts[0])
+        kept, positions, heads = [], [], {}
+        for one in (s for s in result.sets if s.layer_first == first):
+            one_kept = rg.ranges_from_rows(one.rows) if one.rows else rg.ranges_from_runs(one.runs)
+            heads[one.kv_head] = one_kept
+            if len(heads) == 1:
+                kept = one_kept
+                positions = rg.ranges_from_runs(one.position_runs) if one.position_runs else kept
+        found[layer] = LayerResult(layer, kept, positions, heads if len(heads) > 1 else {})
+    return found
+
+
+def answer_of(response: pb.Response, groups: Sequence[LayerGroup]) -> Answer:
+    """An Answer out of a Response whose body is Compressed."""
+    body = response.compressed
+    results = [GroupResult(
+        r.group, r.physical_before, r.physical_len, KeptAll(r.kept_all), r.table_used, r.budget, r.budget_raised,
+        r.kept_digest, r.bytes_moved, [Policy.from_message(p) for p in r.policies],
+        MappingProxyType(_layer_results(r, groups[r.group]))) for r in body.groups]
+    t = body.timing
+    return Answer(Phase(body.phase), CacheState(response.status.cache), body.logical_len, results,
+                  Timing(t.queue_us, t.score_us, t.select_us, t.move_us, t.total_us), response.request_id,
+                  response.generation, response.repeated_answer)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an earlier request."""
+
+    request_id: int
+    phase: Phase
+    code: Code
+    cache: CacheState
+
+
+def outcome_of(message: pb.Outcome) -> Outcome:
+    """An Outcome out of the wire's; a code that this client does not know becomes INTERNAL."""
+    code = Code(message.code) if message.code in Code._value2member_map_ else Code.INTERNAL
+    return Outcome(message.target_request_id, Phase(message.phase), code, CacheState(message.cache))
+
+
+@dataclass(frozen=True)
+class Pong:
+    """A sign of life.
+
+    Attributes:
+        now_ns: the daemon's CLOCK_MONOTONIC.
+        last_progress_ns: when the device last finished anything.
+        in_flight: requests of this session.
+        draining: new work is refused.
+    """
+
+    now_ns: int
+    last_progress_ns: int
+    in_flight: int
+    draining: bool
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One of the tenant's budgets, in its own unit."""
+
+    slot: Slot
+    used: int
+    limit: int
+
+

@@ -1,0 +1,297 @@
+"""The client: one session with one daemon.
+
+Nothing happens in the background: a call sends, waits and returns, and every call ends by its time limit.
+A lock makes it safe to share between threads; one client serves one request at a time, except that
+`cancel()` has a connection of its own and gets through while another thread waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, TypedDict, Unpack
+
+from numpy.typing import NDArray
+
+from . import ranges as rg
+from ._pb import chunkkv_pb2 as pb
+from .answer import Answer, Budget, Outcome, Pong, answer_of, outcome_of
+from .cache import Cache
+from .connection import Connection, code_of, deadline
+from .endpoint import Endpoint
+from .errors import ChunkkvError, SessionLost, Unsupported, from_status, invalid
+from .job import GroupJob, Queries, Table
+from .layout import CacheLayout
+from .memory import SharedMemory
+from .policy import Policy
+from .region import Region, Slice
+from .session import Session
+from .side import Notice
+from .wire import Access, Code, Mode, Radius, Slot
+
+FAREWELL = 1.0  # seconds, for EndSession
+
+
+class CompressRequest(TypedDict, total=False):
+    """Keyword arguments of `Client.plan` and `Client.compress`; described there."""
+
+    rows: int
+    keep_ratio: float | str | Decimal | None
+    max_tokens: int | None
+    policy: Policy | Sequence[Policy] | None
+    table: Table | Sequence[int] | NDArray[Any] | Slice | None
+    protect: Sequence[rg.Range]
+    protect_prefix: int
+    positions: Sequence[rg.Range] | None
+    keep: Sequence[rg.Range] | None
+    jobs: Sequence[GroupJob] | None
+    queries: Queries | None
+    logical_len: int | None
+    timeout: float | None
+    generation: int
+    request_id: int | None
+
+
+class Client:
+    """A session with a daemon.
+
+    Args:
+        endpoint: path prefix of the daemon's sockets; None = $CHUNKKV_ENDPOINT, else /run/chunkkv/cpu/main.
+        name: for the daemon's logs.
+        timeout: seconds that a call may take where it does not say otherwise.
+        needs_side: open the side socket too.  Without it no shared memory can be registered, and the death of
+            the daemon is noticed only by its silence.
+        needs: capabilities without which the session is refused, such as "hold".
+
+    Raises:
+        DaemonUnavailable: nobody answers there.
+    """
+
+    def __init__(self, endpoint: str | os.PathLike[str] | None = None, *, name: str = "chunkkv-python/0.1",
+                 timeout: float = 5.0, needs_side: bool = True, needs: Sequence[str] = ()) -> None:
+        self.endpoint = Endpoint.find(endpoint)
+        self.timeout = timeout
+        self._name, self._needs_side, self._needs = name, needs_side, tuple(needs)
+        self._lock = threading.RLock()
+        self._connection = self._connect()
+
+    # ---- session
+
+    @property
+    def session(self) -> Session:
+        """What was agreed with the daemon: boot id, limits, capabilities."""
+        return self._connection.session
+
+    def reconnect(self) -> None:
+        """Begin a new session.  Regions and caches of the old one are gone: register them again."""
+        with self._lock:
+            self._connection.close()
+            self._connection = self._connect()
+
+    def close(self) -> None:
+        """End the session: when this returns, the daemon touches nothing of ours any more, or is dead."""
+        with self._lock:
+            if self._connection.usable:
+                # on an error, closing the side socket, or our death, ends it all the same
+                with contextlib.suppress(ChunkkvError):
+                    self.call(pb.Request(end_session=pb.EndSession()), timeout=FAREWELL)
+            self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def notices(self) -> list[Notice]:
+        """What the daemon told unasked since the last call: draining, a lost region, the session's end."""
+        with self._lock:
+            side = self._connection.side
+            return side.notices() if side is not None and self._connection.usable else []
+
+    def ping(self, timeout: float | None = None) -> Pong:
+        """Ask for a sign of life."""
+        pong = self.call(pb.Request(ping=pb.Ping()), timeout=timeout).pong
+        return Pong(pong.now_ns, pong.last_progress_ns, pong.in_flight, pong.draining)
+
+    def status(self) -> list[Budget]:
+        """The tenant's budgets."""
+        reply = self.call(pb.Request(get_status=pb.GetStatus())).status_reply
+        return [Budget(Slot(b.slot), b.used, b.limit) for b in reply.budgets if b.slot in Slot._value2member_map_]
+
+    # ---- memory
+
+    def register_region(self, memory: SharedMemory | int, *, size: int | None = None, offset: int = 0,
+                        access: Access | None = None, address: int = 0, timeout: float | None = None) -> Region:
+        """Let the daemon map memory.
+
+        Args:
+            memory: SharedMemory, or the descriptor of a sealed memfd (it stays the caller's).
+            size: bytes; None = to the end.
+            offset: first byte inside the memfd.
+            access: None = READ for read-only memory, else READ_WRITE.
+            address: where byte `offset` is mapped in this process, for layouts made from arrays; known for
+                SharedMemory.
+            timeout: seconds.
+        """
+        if isinstance(memory, SharedMemory):
+            fd, whole, address = memory.fileno(), memory.size, memory.address + offset
+            chosen = Access.READ if memory.read_only else Access.READ_WRITE
+        else:
+            # what is no file has no size; the daemon then says what it is instead
+            fd, whole, chosen = memory, os.fstat(memory).st_size or offset + (size or 0), Access.READ_WRITE
+        access = chosen if access is None else access
+        size = whole - offset if size is None else size
+        with self._lock:
+            side = self._connection.side
+            if side is None:
+                raise Unsupported("this session has no side connection, so it can offer no memory",
+                                  code=Code.UNSUPPORTED, field="register_region.memfd_token")
+            body = pb.RegisterRegion(memfd_token=side.offer(fd, whole), offset=offset, size=size,
+                                     access=int(access))  # type: ignore[arg-type]
+            reply = self.call(pb.Request(register_region=body), timeout=timeout).region_registered
+        return Region(reply.region_id, size, access, reply.shared, address,
+                      memory if isinstance(memory, SharedMemory) else None, self.session.number)
+
+    def unregister_region(self, region: Region) -> None:
+        """When this returns, the daemon has the region no longer mapped."""
+        self._check_session(region.session, "region")
+        self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)))
+
+    def register_cache(self, layout: CacheLayout, *, timeout: float | None = None) -> Cache:
+        """Tell the daemon where the planes of a cache lie."""
+        layout.check()
+        for plane in layout.planes:
+            self._check_session(plane.region.session, "register_cache.planes.region_id")
+        reply = self.call(pb.Request(register_cache=layout.to_message()), timeout=timeout).cache_registered
+        return Cache(layout, reply.cache_id, reply.fast_path, self.session.number)
+
+    def unregister_cache(self, cache: Cache) -> None:
+        """Forget a cache; its regions stay."""
+        self._check_session(cache.session, "cache")
+        self.call(pb.Request(unregister_cache=pb.UnregisterCache(cache_id=cache.id)))
+
+    def unregister_quietly(self, cache: Cache, region: Region) -> None:
+        """Unregister both if their session still lives; no error if it does not."""
+        with self._lock:
+            if not self._connection.usable or self.session.number != cache.session:
+                return
+            with contextlib.suppress(SessionLost):  # what is to be unregistered is gone with it
+                self.unregister_cache(cache)
+                self.unregister_region(region)
+
+    # ---- compression
+
+    def plan(self, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
+        """Say which rows would be kept; writes nothing.  Arguments as compress()."""
+        return self._compress(Mode.PLAN, cache, **request)
+
+    def compress(self, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
+        """Keep the best rows of a sequence and move them to the front, in place.
+
+        Args:
+            cache: what register_cache() or SharedCache.allocate() returned.
+            **request: as follows.
+
+        Keyword Args:
+            rows (int): rows now in the cache.
+            keep_ratio (float | str): fraction to keep, at most 1.
+            max_tokens (int): rows to keep; with both, the smaller.
+            policy (Policy): how to score and select.
+            table (Table | Sequence[int] | ndarray | Slice): where the rows are; a SharedCache knows.
+            protect, protect_prefix, positions, keep: as in GroupJob.
+            jobs (Sequence[GroupJob]): instead of all those, for several layer groups.
+            queries (Queries): the newest query rows; a SharedCache knows.
+            logical_len (int): tokens that the model has seen; default: one past the last row's position.
+            timeout (float): seconds.
+            generation (int): given back untouched.
+            request_id (int): from new_request_id(), to cancel() from another thread.
+
+        Raises:
+            ChunkkvError: error.cache says what became of the cache.
+        """
+        return self._compress(Mode.IN_PLACE, cache, **request)
+
+    def new_request_id(self) -> int:
+        """An id for one request of this session."""
+        return self._connection.new_request_id()
+
+    def cancel(self, request_id: int, timeout: float | None = None) -> Outcome:
+        """Cancel a request of this session, from any thread; the outcome says whether it was too late."""
+        response = self._connection.cancel(request_id, deadline(self.timeout if timeout is None else timeout))
+        return outcome_of(_checked(response).outcome)
+
+    def outcome(self, request_id: int, timeout: float | None = None) -> Outcome:
+        """What became of an earlier request of this session."""
+        body = pb.Request(get_status=pb.GetStatus(target_request_id=request_id))
+        return outcome_of(self.call(body, timeout=timeout).outcome)
+
+    def call(self, body: pb.Request, *, timeout: float | None = None, generation: int = 0,
+             request_id: int | None = None) -> pb.Response:
+        """The low level: send a request as it is, return its answer, raise its error.
+
+        Id, deadline, boot id and session token are filled in.  Meant for requests that write nothing.
+        """
+        with self._lock:
+            until = deadline(self.timeout if timeout is None else timeout)
+            return _checked(self._connection.exchange(
+                self._connection.compose(body, until, generation, request_id)))
+
+    # ---- inside
+
+    def _connect(self) -> Connection:
+        return Connection(self.endpoint, self._name, self.timeout, self._needs_side, self._needs)
+
+    def _check_session(self, number: int, field: str) -> None:
+        if number != self.session.number:
+            raise SessionLost("registered in an earlier session: register it again", field=field,
+                              radius=Radius.SESSION)
+
+    def _compress(self, mode: Mode, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
+        self._check_session(cache.session, "compress.cache_id")
+        jobs = request.get("jobs") or [_only_job(cache, request)]
+        queries = request.get("queries") or cache.default_queries()
+        logical_len = request.get("logical_len")
+        if logical_len is None:
+            logical_len = max(job.next_position for job in jobs)
+        body = pb.Compress(cache_id=cache.id, mode=int(mode), logical_len=logical_len,  # type: ignore[arg-type]
+                           groups=[job.to_message(f"compress.groups[{i}]") for i, job in enumerate(jobs)])
+        if queries is not None and any(job.keep is None for job in jobs):
+            self._check_session(queries.region.session, "compress.queries.data")
+            body.queries.CopyFrom(queries.to_message())
+        timeout = request.get("timeout")
+        with self._lock:
+            pending = self._connection.compose(
+                pb.Request(compress=body), deadline(self.timeout if timeout is None else timeout),
+                request.get("generation", 0), request.get("request_id"))
+            send = self._connection.exchange if mode == Mode.PLAN else self._connection.exchange_writing
+            response = send(pending)
+        return answer_of(_checked(response), cache.layout.groups)
+
+
+def _only_job(cache: Cache, request: CompressRequest) -> GroupJob:
+    """The GroupJob of a request that does not bring its own."""
+    if "rows" not in request:
+        raise invalid("rows", "the number of rows in the cache is needed")
+    table = request.get("table")
+    if table is None:
+        table = cache.default_table(request["rows"])
+    if table is None:
+        raise invalid("table", "this cache does not know where the rows of a sequence are")
+    return GroupJob(
+        rows=request["rows"], table=table, policy=request.get("policy") or Policy(),
+        keep_ratio=request.get("keep_ratio"), max_tokens=request.get("max_tokens"),
+        protect=request.get("protect", ()), protect_prefix=request.get("protect_prefix", 0),
+        positions=request.get("positions"), keep=request.get("keep"))
+
+
+def _checked(response: pb.Response) -> pb.Response:
+    """The response, if it is no error."""
+    if code_of(response) != Code.OK:
+        raise from_status(response.status)
+    return response

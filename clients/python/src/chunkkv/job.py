@@ -1,0 +1,170 @@
+"""What a compress request says about a sequence: its rows, its queries, its budget.
+
+Tables and queries that lie in a registered region are named by a `Slice`; NumPy arrays travel in the
+request itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import ranges as rg
+from ._pb import chunkkv_pb2 as pb
+from .arrays import Axes
+from .dtypes import element_type
+from .errors import invalid
+from .policy import Policy, millionths
+from .region import Region, Slice
+from .wire import DType
+
+TableForm = Literal["blocks", "block_runs", "tokens", "token_runs"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where the rows of a sequence are, in order.
+
+    Attributes:
+        entries: numbers below 2^32 (sent in the request), or a Slice that holds them as little-endian words.
+        form: "blocks": block ids; "tokens": slots block * tokens_per_block + token, one for each row;
+            "*_runs": pairs (first, count) of consecutive ones.
+    """
+
+    entries: Sequence[int] | NDArray[Any] | Slice
+    form: TableForm = "blocks"
+
+    def to_message(self, path: str) -> pb.Table:
+        """The wire's message."""
+        message = pb.Table(form=getattr(pb, f"TABLE_{self.form.upper()}"))
+        if isinstance(self.entries, Slice):
+            getattr(message, "from").CopyFrom(self.entries.to_message())
+            return message
+        numbers = np.asarray(self.entries)
+        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() > 0xFFFFFFFF):
+            raise invalid(f"{path}.numbers", "table entries must be integers from 0 to 2^32-1")
+        message.numbers.extend(numbers.ravel().tolist())
+        return message
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The newest query rows of each layer, newest last, after rotary embedding.
+
+    Row r, head h of the i-th layer lies at offset + i * layer_stride + h * head_stride
+    + ((ring_start + r) % rows) * row_stride of the region.
+    """
+
+    region: Region
+    offset: int
+    size: int
+    dtype: DType
+    rows: int
+    layer_stride: int
+    head_stride: int
+    row_stride: int
+    ring_start: int = 0
+    layers: tuple[int, ...] = ()
+    last_row: int = 0
+
+    @classmethod
+    def of_array(cls, array: Any, *, region: Region, axes: str = "lrhd", layers: Sequence[int] = (),
+                 ring_start: int = 0, last_row: int = 0, dtype: Any = None) -> Queries:
+        """Queries from an array that views a region.
+
+        Args:
+            array: NumPy array or torch tensor; dimensions adjacent.
+            region: where it lies.
+            axes: a letter for each axis: l layer, r row, h query head, d dimension; without "l", one layer.
+            layers: the layers present, ascending; empty = all layers of all groups named.
+            ring_start: index of the oldest row, where the rows are a ring.
+            last_row: cache row of the newest query; 0 = the last row.
+            dtype: where the array's own does not tell ("bf16" held as uint16).
+        """
+        named = Axes(array, axes, "queries")
+        kind = element_type(dtype if dtype is not None else array.dtype)
+        if not {"r", "h", "d"} <= set(named.size) or set(named.size) - set("lrhd"):
+            raise invalid("queries", f"axes {axes!r} are not l, r, h, d")
+        if named.size["d"] > 1 and named.stride["d"] != kind.itemsize:
+            raise invalid("queries", "the dimensions of a query must be adjacent")
+        size = sum((n - 1) * named.stride[name] for name, n in named.size.items()) + kind.itemsize
+        return cls(region, region.offset_of(array, "queries"), size, kind, named.size["r"], named.stride.get("l", 0),
+                   named.stride["h"], named.stride["r"], ring_start, tuple(layers), last_row)
+
+    def to_message(self) -> pb.Queries:
+        """The wire's message."""
+        return pb.Queries(
+            data=pb.Slice(region_id=self.region.id, offset=self.offset, size=self.size),
+            dtype=int(self.dtype), rows=self.rows, ring_start=self.ring_start,  # type: ignore[arg-type]
+            layer_stride=self.layer_stride, head_stride=self.head_stride, row_stride=self.row_stride,
+            layers=self.layers, last_row=self.last_row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupJob:
+    """What to do with one layer group of a sequence.
+
+    Attributes:
+        rows: rows now in the cache.
+        table: where they are: a Table, block ids, or a Slice of a region that holds block ids.
+        group: index into CacheLayout.groups.
+        policy: one, or several with ascending layer_first.
+        keep_ratio: fraction of `rows` to keep.
+        max_tokens: rows to keep; with both, the smaller.
+        protect: half-open ranges of positions that are kept but may move.
+        protect_prefix: first rows that are kept and never written, such as blocks shared with others.
+        positions: half-open ranges of the rows' positions after an earlier compression; None = row number.
+        keep: keep exactly these rows, without scoring and budget.
+    """
+
+    rows: int
+    table: Table | Sequence[int] | NDArray[Any] | Slice
+    group: int = 0
+    policy: Policy | Sequence[Policy] = field(default_factory=Policy)
+    keep_ratio: float | str | Decimal | None = None
+    max_tokens: int | None = None
+    protect: Sequence[rg.Range] = ()
+    protect_prefix: int = 0
+    positions: Sequence[rg.Range] | None = None
+    keep: Sequence[rg.Range] | None = None
+
+    @property
+    def next_position(self) -> int:
+        """One past the position of the last row."""
+        return self.positions[-1][1] if self.positions else self.rows
+
+    def to_message(self, path: str) -> pb.GroupJob:
+        """The wire's message; InvalidArgument names what it cannot hold."""
+        if self.keep_ratio is None and self.max_tokens is None and self.keep is None:
+            raise invalid(f"{path}.keep_ratio", "one of keep_ratio, max_tokens and keep is needed")
+        table = self.table if isinstance(self.table, Table) else Table(self.table)
+        message = pb.GroupJob(table=table.to_message(f"{path}.table"))
+        policies = [self.policy] if isinstance(self.policy, Policy) else self.policy
+        message.policies.extend(policy.to_message() for policy in policies)
+        numbers = {"group": self.group, "physical_len": self.rows, "protect_prefix": self.protect_prefix,
+                   "max_tokens": self.max_tokens or 0}
+        for name, value in numbers.items():
+            try:
+                setattr(message, name, value)
+            except (TypeError, ValueError):
+                raise invalid(f"{path}.{name}", f"{value!r} is not 0 to 2^32-1") from None
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise invalid(f"{path}.max_tokens", f"{self.max_tokens} is not at least 1")
+        if self.keep_ratio is not None:
+            message.keep_ratio = millionths(self.keep_ratio)
+        for i, (first, end) in enumerate(self.protect):
+            if first < 0 or end <= first:
+                raise invalid(f"{path}.protect[{i}]", f"({first}, {end}) is no half-open range")
+            message.protect.add(first=first, count=end - first)
+        if self.positions is not None:
+            if rg.count(self.positions) != self.rows:
+                raise invalid(f"{path}.position_runs", f"{rg.count(self.positions)} positions for {self.rows} rows")
+            message.position_runs.extend(rg.runs_from_ranges(self.positions))
+        if self.keep is not None:
+            message.given_runs.extend(rg.runs_from_ranges(self.keep))
+        return message

@@ -1,0 +1,236 @@
+"""Where the bytes of a KV cache lie, in strides.
+
+Element (layer l, block b, head h, token t, dimension d) of a plane lies at byte
+
+    offset + (l - layer_first) * layer_stride + b * block_stride + h * head_stride + token.at(t) + dim.at(d)
+
+of its region.  `CacheLayout.of_arrays` takes all of that from the strides of NumPy arrays or torch tensors
+and a string that names their axes, so no layout needs a name of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._pb import chunkkv_pb2 as pb
+from .arrays import Axes
+from .dtypes import element_type
+from .errors import InvalidArgument, invalid
+from .region import Region
+from .wire import Code, DType, PlaneKind
+
+MOST_TOKENS_PER_BLOCK = 65536
+MOST_BYTES = 1 << 46
+
+
+def _out_of_range(field: str, detail: str) -> InvalidArgument:
+    return InvalidArgument(detail, code=Code.OUT_OF_RANGE, field=field)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A two-level axis, in bytes: index i lies at (i / tile) * outer + (i % tile) * inner."""
+
+    tile: int = 1
+    outer: int = 0
+    inner: int = 0
+
+    @classmethod
+    def stride(cls, stride: int) -> Axis:
+        """A plain axis of one stride."""
+        return cls(1, stride, 0)
+
+    def at(self, index: int) -> int:
+        """Byte offset of an index."""
+        return index // self.tile * self.outer + index % self.tile * self.inner
+
+    def last(self, count: int) -> int:
+        """The largest offset of the indices 0 .. count-1."""
+        whole = (count - 1) // self.tile
+        return max(self.at(count - 1), self.at(whole * self.tile - 1) if whole else 0)
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that share one block table."""
+
+    layers: tuple[int, ...]
+    kv_heads: int
+    q_heads: int
+    head_dim_k: int
+    head_dim_v: int
+    tokens_per_block: int
+    num_blocks: int
+
+    def check(self, path: str) -> None:
+        """InvalidArgument names the first field that the daemon would refuse."""
+        if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[-1] > 65535:
+            raise invalid(f"{path}.layers", "layer numbers must be ascending and below 65536")
+        for name, value, most in (("kv_heads", self.kv_heads, 1024), ("head_dim_k", self.head_dim_k, 1024),
+                                  ("tokens_per_block", self.tokens_per_block, MOST_TOKENS_PER_BLOCK),
+                                  ("num_blocks", self.num_blocks, 0xFFFFFFFF)):
+            if not 1 <= value <= most:
+                raise invalid(f"{path}.{name}", f"{value} is not 1 to {most}")
+        if not 0 <= self.head_dim_v <= 1024:
+            raise invalid(f"{path}.head_dim_v", f"{self.head_dim_v} is not 0 to 1024")
+        if self.q_heads < 1 or self.q_heads % self.kv_heads:
+            raise invalid(f"{path}.q_heads", f"{self.q_heads} is no multiple of {self.kv_heads} KV heads")
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The keys, or the values, of some consecutive layers."""
+
+    kind: PlaneKind
+    dtype: DType
+    region: Region
+    offset: int
+    layer_first: int = 0
+    layer_count: int = 1
+    layer_stride: int = 0
+    block_stride: int = 0
+    head_stride: int = 0
+    token: Axis = Axis()
+    dim: Axis = Axis()
+    scale: float = 0.0
+
+    @property
+    def layers(self) -> range:
+        """The layers it holds."""
+        return range(self.layer_first, self.layer_first + self.layer_count)
+
+    def address(self, layer: int, block: int, head: int, token: int, dim: int) -> int:
+        """Byte offset of an element inside the region."""
+        return (self.offset + (layer - self.layer_first) * self.layer_stride + block * self.block_stride
+                + head * self.head_stride + self.token.at(token) + self.dim.at(dim))
+
+    def end(self, group: LayerGroup) -> int:
+        """One past the last byte that the group can reach through this plane."""
+        dims = group.head_dim_v if self.kind == PlaneKind.V else group.head_dim_k
+        return (self.offset + (self.layer_count - 1) * self.layer_stride + (group.num_blocks - 1) * self.block_stride
+                + (group.kv_heads - 1) * self.head_stride + self.token.last(group.tokens_per_block)
+                + self.dim.last(dims) + self.dtype.itemsize)
+
+    def check(self, group: LayerGroup, path: str) -> None:
+        """InvalidArgument if a stride is impossible or a row can lie outside the region."""
+        strides = {"offset": self.offset, "layer_stride": self.layer_stride, "block_stride": self.block_stride,
+                   "head_stride": self.head_stride, "token.outer": self.token.outer, "token.inner": self.token.inner,
+                   "dim.outer": self.dim.outer, "dim.inner": self.dim.inner}
+        for name, value in strides.items():
+            if not 0 <= value <= MOST_BYTES:
+                raise invalid(f"{path}.{name}", f"{value} is not 0 to 2^46")
+        if not 1 <= self.layer_count <= 1024:
+            raise invalid(f"{path}.layer_count", f"{self.layer_count} is not 1 to 1024")
+        end = self.end(group)
+        if end > self.region.size:
+            raise _out_of_range(path, f"the plane ends at byte {end} of a region of {self.region.size}")
+
+    def to_message(self) -> pb.Plane:
+        """The wire's message."""
+        return pb.Plane(
+            kind=int(self.kind), dtype=int(self.dtype), layer_first=self.layer_first,  # type: ignore[arg-type]
+            layer_count=self.layer_count, region_id=self.region.id, offset=self.offset,
+            layer_stride=self.layer_stride, block_stride=self.block_stride, head_stride=self.head_stride,
+            token=pb.Axis(tile=self.token.tile, outer=self.token.outer, inner=self.token.inner),
+            dim=pb.Axis(tile=self.dim.tile, outer=self.dim.outer, inner=self.dim.inner), scale=self.scale)
+
+
+def _axis(named: Axes, name: str) -> Axis:
+    """The two-level axis of a letter."""
+    inner, outer = named.stride.get(name, 0), named.stride.get(name.upper())
+    return Axis.stride(inner) if outer is None else Axis(named.size.get(name, 1), outer, inner)
+
+
+def _plane(array: Any, axes: str, kind: PlaneKind, region: Region, layer: int, dtype: DType, scale: float,
+           path: str) -> tuple[Plane, Axes]:
+    """A plane of the layers of one array, from its own strides."""
+    named = Axes(array, axes, path)
+    plane = Plane(kind, dtype, region, region.offset_of(array, path), layer, named.size.get("l", 1),
+                  named.stride.get("l", 0), named.stride.get("b", 0), named.stride.get("h", 0), _axis(named, "t"),
+                  _axis(named, "d"), scale)
+    return plane, named
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """What RegisterCache says: groups of layers, and the planes that hold them."""
+
+    groups: tuple[LayerGroup, ...]
+    planes: tuple[Plane, ...]
+
+    @classmethod
+    def of_arrays(cls, keys: Sequence[Any], values: Sequence[Any] | None = None, *, axes: str, q_heads: int,
+                  region: Region | Sequence[Region], layers: Sequence[int] | None = None, dtype: Any = None,
+                  scale: float = 0.0) -> CacheLayout:
+        """One group of layers that share a block table, described by arrays that view the cache.
+
+        Args:
+            keys: one array for each layer, or one with an axis "l"; with an axis "2" it holds keys (index 0)
+                and values (index 1) together.
+            values: likewise; None with an axis "2".
+            axes: a letter for each axis: l layer, b block, h KV head, t token in its block, d dimension, 2 key or
+                value.  An axis in two levels has a capital for the outer one: vLLM's [blocks, heads, D/x, tokens, x]
+                is "bhDtd".  Without "b", all tokens are one block.
+            q_heads: query heads of the model.
+            region: where all arrays lie, or one for each array of `keys`.
+            layers: their numbers, ascending; None = 0, 1, 2, ...
+            dtype: element type, needed where the array's own does not tell ("bf16" held as uint16).
+            scale: value = stored value * scale; 0 = 1.
+
+        Example: `CacheLayout.of_arrays(caches, axes="b2thd", q_heads=32, region=region)`.
+        """
+        if "2" in axes:
+            place, axes = axes.index("2"), axes.replace("2", "")
+            at = (slice(None),) * place
+            keys, values = [a[(*at, 0)] for a in keys], [a[(*at, 1)] for a in keys]
+        if values is None or len(keys) != len(values) or not keys:
+            raise invalid("layout", "as many values as keys are needed, at least one")
+        regions = [region] * len(keys) if isinstance(region, Region) else list(region)
+        kind = element_type(dtype if dtype is not None else keys[0].dtype)
+        planes: list[Plane] = []
+        shapes: set[tuple[int, ...]] = set()
+        first = 0
+        for i, (key, value, place_of) in enumerate(zip(keys, values, regions, strict=True)):
+            number = layers[first] if layers is not None and first < len(layers) else first
+            k, k_axes = _plane(key, axes, PlaneKind.K, place_of, number, kind, scale, f"keys[{i}]")
+            v, v_axes = _plane(value, axes, PlaneKind.V, place_of, number, kind, scale, f"values[{i}]")
+            shapes.add((*(k_axes.length(n) for n in "bhtd"), *(v_axes.length(n) for n in "bhtd")))
+            planes += [k, v]
+            first += k.layer_count
+        if len(shapes) != 1:
+            raise invalid("layout", f"the layers differ in shape: {sorted(shapes)}")
+        (blocks, heads, tokens, dim_k, blocks_v, heads_v, tokens_v, dim_v) = shapes.pop()
+        if (blocks, heads, tokens) != (blocks_v, heads_v, tokens_v):
+            raise invalid("layout", "keys and values differ in blocks, heads or tokens")
+        numbers = tuple(n for plane in planes if plane.kind == PlaneKind.K for n in plane.layers)
+        if layers is not None and numbers != tuple(layers):
+            raise invalid("layers", f"{tuple(layers)} does not fit the arrays: {numbers}")
+        group = LayerGroup(numbers, heads, q_heads, dim_k, dim_v, tokens, blocks)
+        layout = cls((group,), tuple(planes))
+        layout.check()
+        return layout
+
+    def check(self) -> None:
+        """InvalidArgument if the daemon would refuse it: dimensions, strides, planes outside their region."""
+        of_layer: dict[int, LayerGroup] = {}
+        for i, group in enumerate(self.groups):
+            group.check(f"register_cache.groups[{i}]")
+            of_layer |= dict.fromkeys(group.layers, group)
+        held: dict[tuple[int, PlaneKind], int] = {}
+        for i, plane in enumerate(self.planes):
+            path = f"register_cache.planes[{i}]"
+            for layer in plane.layers:
+                if layer not in of_layer:
+                    raise invalid(f"{path}.layer_first", f"layer {layer} is in no group")
+                if held.setdefault((layer, plane.kind), i) != i and plane.kind != PlaneKind.OPAQUE:
+                    raise invalid(f"{path}.layer_first", f"layer {layer} has two planes {plane.kind.name}")
+            plane.check(of_layer[plane.layer_first], path)
+
+    def to_message(self) -> pb.RegisterCache:
+        """The wire's message."""
+        groups = [pb.LayerGroup(layers=g.layers, kv_heads=g.kv_heads, q_heads=g.q_heads, head_dim_k=g.head_dim_k,
+                                head_dim_v=g.head_dim_v, tokens_per_block=g.tokens_per_block, num_blocks=g.num_blocks)
+                  for g in self.groups]
+        return pb.RegisterCache(groups=groups, planes=[plane.to_message() for plane in self.planes])

@@ -1,0 +1,170 @@
+"""What to keep: a typed policy, and the conversion of ratios to millionths.
+
+Words and meanings are those of the daemon's algorithm: `keep_ratio` is the fraction that is *kept*.  What is
+left None is what the profile says; the answer brings back every value that was used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import Literal
+
+from ._pb import chunkkv_pb2 as pb
+from .errors import invalid
+
+MILLION = 1_000_000
+
+Profile = Literal["default", "paper", "kvpress", "retrieval", "vote"]
+Scorer = Literal["window", "raw_qk", "drop", "knorm", "keydiff", "lagkv", "vk_ratio", "given"]
+Selector = Literal["chunk", "chunk_at", "token", "streaming", "h2o", "chunk_eg", "page"]
+
+
+def millionths(ratio: float | str | Decimal) -> int:
+    """A kept fraction as the integer that the wire carries.
+
+    A float is converted once, by rint(ratio * 1e6); text and Decimal exactly, from their digits.
+
+    >>> millionths(0.1), millionths("0.1"), millionths(0.333333)
+    (100000, 100000, 333333)
+    """
+    if isinstance(ratio, (str, Decimal)):
+        try:
+            exact = Decimal(ratio)
+        except InvalidOperation:
+            raise invalid("keep_ratio", f"{ratio!r} is no decimal number") from None
+        if not exact.is_finite():
+            raise invalid("keep_ratio", f"{ratio!r} is not finite")
+        value = int((exact * MILLION).to_integral_value(ROUND_HALF_EVEN))
+    else:
+        if not 0.0 <= ratio <= 1.0:
+            raise invalid("keep_ratio", f"{ratio!r} is not in (0, 1]")
+        value = round(ratio * 1e6)  # round() of a float is rint(): to nearest, ties to even
+    if not 1 <= value <= MILLION:
+        raise invalid("keep_ratio", f"{ratio!r} is {value} millionths, not 1 to {MILLION}")
+    return value
+
+
+# field of Policy: (prefix of the enum's values on the wire)
+_ENUMS = {
+    "profile": "PROFILE_", "scorer": "SCORER_", "selector": "SELECTOR_", "pool": "POOL_", "norm": "NORM_",
+    "heads": "HEADS_", "group_heads": "GROUP_", "value_weight": "WEIGHT_", "unit_reduce": "UNIT_", "layers": "LAYERS_",
+    "fill": "FILL_", "tight": "TIGHT_", "join": "JOIN_", "window_reduce": "ROWS_", "layer_reduce": "LAYER_",
+}
+_COUNTS = ("sinks", "recent", "min_tokens", "contrast_first", "contrast_end", "mute")
+_OF_PROFILE = "OF_PROFILE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How rows are scored and selected.  None = what the profile says.
+
+    Attributes:
+        profile: set of defaults; "default" has w 32, chunks of 10, 4 sinks, the window protected.
+        scorer: where scores come from.
+        selector: what is kept or dropped together.
+        window: query rows that vote, 1 to 256; the newest ones of those given.
+        chunk: rows of a chunk, 1 to 1024.
+        sinks: first rows that are always kept.
+        recent: newest rows that are always kept.
+        min_tokens: shorter sequences stay as they are.
+        pool: smoothing of the scores over neighbouring rows.
+        pool_size: odd, 1 to 31.
+        norm: how scores are divided by the number of queries.
+        heads: over KV heads: added up, the largest, or a set for each.
+        group_heads: over the query heads of one KV head.
+        value_weight: weight scores with the norm of the value.
+        unit_reduce: from row scores to the score of a chunk.
+        layers: a set for each layer, or one for all.
+        reuse: each n-th layer scores, the others follow it.
+        fill: what is taken of the chunk that does not fit whole.
+        tight: when the protected rows exceed the budget: keep just them, or refuse.
+        align: the budget is rounded up to a multiple of so many rows.
+        join: with profile "paper".
+        scale: factor of the logits; 0 or None = 1/sqrt(head_dim).
+        softcap: the model's soft cap of the logits.
+        sliding: rows of the model's sliding window.
+        layer_first: first layer that this policy holds for; 0 = first of the group.
+        spike_keep, page, beta, heavy, recent_part, window_reduce, vote_rows, contrast_first, contrast_end, mute,
+            layer_reduce: of selectors and profiles that this daemon may not have.
+    """
+
+    profile: Profile = "default"
+    scorer: Scorer | None = None
+    selector: Selector | None = None
+    layer_first: int = 0
+    window: int | None = None
+    chunk: int | None = None
+    sinks: int | None = None
+    recent: int | None = None
+    min_tokens: int | None = None
+    pool: Literal["none", "avg", "max"] | None = None
+    pool_size: int | None = None
+    norm: Literal["sum", "mean", "seen"] | None = None
+    heads: Literal["sum", "max", "each"] | None = None
+    group_heads: Literal["sum", "max", "mean"] | None = None
+    value_weight: Literal["none", "l1", "l2"] | None = None
+    unit_reduce: Literal["mean", "sum", "max"] | None = None
+    layers: Literal["each", "one"] | None = None
+    reuse: int | None = None
+    fill: Literal["lead", "best", "none"] | None = None
+    tight: Literal["raise", "refuse"] | None = None
+    align: int | None = None
+    join: Literal["cut", "union"] | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sliding: int | None = None
+    spike_keep: int | None = None
+    page: int | None = None
+    beta: int | None = None
+    heavy: int | None = None
+    recent_part: int | None = None
+    window_reduce: Literal["sum", "max"] | None = None
+    vote_rows: int | None = None
+    contrast_first: int | None = None
+    contrast_end: int | None = None
+    mute: int | None = None
+    layer_reduce: Literal["sum", "top4"] | None = None
+
+    def to_message(self) -> pb.Policy:
+        """The wire's message; InvalidArgument names a value that it cannot hold."""
+        message = pb.Policy()
+        for item in fields(self):
+            name, value = item.name, getattr(self, item.name)
+            if value is None:
+                continue
+            field = f"policy.{name}"
+            if name in _ENUMS:
+                descriptor = pb.Policy.DESCRIPTOR.fields_by_name[name].enum_type
+                number = descriptor.values_by_name.get(_ENUMS[name] + str(value).upper())
+                if number is None:
+                    raise invalid(field, f"{value!r} is not known")
+                setattr(message, name, number.number)
+                continue
+            try:
+                if name in _COUNTS:
+                    getattr(message, name).value = value
+                else:
+                    setattr(message, name, value)
+            except (TypeError, ValueError) as error:
+                raise invalid(field, f"{value!r} does not fit the wire: {error}") from None
+        return message
+
+    @classmethod
+    def from_message(cls, message: pb.Policy) -> Policy:
+        """What an answer says was used."""
+        values: dict[str, object] = {}
+        for item in fields(cls):
+            name = item.name
+            if name in _COUNTS:
+                if message.HasField(name):
+                    values[name] = getattr(message, name).value
+            elif name in _ENUMS:
+                descriptor = pb.Policy.DESCRIPTOR.fields_by_name[name].enum_type
+                number = descriptor.values_by_number.get(getattr(message, name))
+                text = number.name.removeprefix(_ENUMS[name]) if number is not None else ""
+                if text and not text.endswith(_OF_PROFILE):
+                    values[name] = text.lower()
+            elif getattr(message, name):
+                values[name] = getattr(message, name)
+        return cls(**values)  # type: ignore[arg-type]
