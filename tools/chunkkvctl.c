@@ -1,0 +1,176 @@
+/*
+ * chunkkvctl: ask a chunkkvd from the command line.
+ *
+ *     chunkkvctl ping      is it there?
+ *     chunkkvctl status    what is it, and what do I hold of its budgets?
+ *     chunkkvctl plan      which rows would it keep of these tensors?
+ *
+ * `plan` needs a daemon and not the daemon: if none runs at the default
+ * endpoint it starts one for itself, says so, and takes it down again.  `ping`
+ * and `status` do not, since they would tell of a daemon that nobody has.
+ *
+ * On SIGINT, SIGTERM and SIGHUP the private daemon is told to end.  That ends
+ * whatever this process waits for, so the usual way out does the rest.
+ */
+#include "base/macros.h"
+#include "clients/c/include/chunkkv.h"
+#include "tools/layers.h"
+#include "tools/plan.h"
+#include "tools/print.h"
+#include "tools/private.h"
+#include "tools/settings.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct ckv_private private_daemon;
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number) {
+        stop_signal = number;
+        if (private_daemon.pid > 0)
+                (void)kill(private_daemon.pid, SIGTERM);
+}
+
+static void signals_catch(void) {
+        static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+        struct sigaction action = { .sa_handler = on_signal };
+
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(numbers); i++)
+                (void)sigaction(numbers[i], &action, NULL);
+}
+
+/* What went wrong, with the option that it is about in front. */
+static enum ckv_exit complain(const struct ckv_settings *settings, const struct chunkkv_error *error) {
+        const char *typed = NULL, *option = ckv_settings_option_find(settings, error->field, &typed);
+
+        (void)fprintf(stderr, "chunkkvctl: ");
+        if (option)
+                (void)fprintf(stderr, "--%s%s%s: ", option, typed ? " " : "", typed ? typed : "");
+        (void)fprintf(stderr, "%s", error->detail[0] ? error->detail : "refused");
+        if (error->error == -EREMOTEIO)
+                (void)fprintf(stderr, " (%s%s%s)", chunkkv_code_to_string(error->code), error->field[0] ? ", " : "",
+                              error->field);
+        (void)fprintf(stderr, "\n");
+        if (error->error == -EREMOTEIO && error->code != CHUNKKV_CODE_EXPIRED && error->code != CHUNKKV_CODE_DRAINING)
+                return CKV_EXIT_REFUSED;
+        if (error->error == -E2BIG || error->error == -EMSGSIZE || error->error == -ENAMETOOLONG ||
+            error->error == -EINVAL)
+                return CKV_EXIT_INPUT;
+        return CKV_EXIT_NO_DAEMON;
+}
+
+static int daemon_start(const struct ckv_settings *settings, struct chunkkv_client **ret_client,
+                        struct chunkkv_error *ret_error) {
+        struct chunkkv_options options = { .name = "chunkkvctl/" CKV_VERSION, .timeout_ms = settings->timeout_ms };
+        char why[CKV_PRIVATE_WHY];
+        int r;
+
+        (void)fprintf(stderr, "chunkkvctl: no chunkkvd at %s, starting a private one for this command\n",
+                      chunkkv_default_endpoint());
+        signals_catch();
+        r = ckv_private_start(settings->timeout_ms, &private_daemon, why);
+        if (r) {
+                *ret_error = (struct chunkkv_error){ .error = r };
+                (void)snprintf(ret_error->detail, sizeof(ret_error->detail), "%.200s", why);
+                return r;
+        }
+        options.endpoint = private_daemon.endpoint;
+        return chunkkv_connect(&options, ret_client, ret_error);
+}
+
+static int client_open(const struct ckv_settings *settings, struct chunkkv_client **ret_client,
+                       struct chunkkv_error *ret_error) {
+        struct chunkkv_options options = {
+                .endpoint = settings->endpoint, .name = "chunkkvctl/" CKV_VERSION, .timeout_ms = settings->timeout_ms,
+        };
+        const char *environment = getenv("CHUNKKV_ENDPOINT");
+        bool named = settings->endpoint || (environment && *environment);
+        int r;
+
+        r = chunkkv_connect(&options, ret_client, ret_error);
+        if ((r == -ENOENT || r == -ECONNREFUSED) && !named && settings->command == CKV_COMMAND_PLAN)
+                return daemon_start(settings, ret_client, ret_error);
+        return r;
+}
+
+static enum ckv_exit run_plan(const struct ckv_settings *settings) {
+        const struct ckv_layers_wanted wanted = {
+                .names = settings->names, .numbers = settings->layers, .count = settings->layer_count,
+                .value = ckv_plan_needs_value(&settings->policy), .query = ckv_plan_needs_query(&settings->policy),
+                .window = settings->policy.window, .query_rows = settings->query_rows,
+        };
+        _cleanup_(ckv_safetensors_closep) struct ckv_safetensors *file = NULL;
+        _cleanup_(ckv_plan_deinit) struct ckv_plan plan = { 0 };
+        _cleanup_free_ struct ckv_layer *layers = NULL;
+        struct chunkkv_client *client = NULL;
+        struct chunkkv_error error;
+        char why[CKV_SAFETENSORS_WHY];
+        size_t count;
+        int r;
+
+        if (ckv_safetensors_open(settings->path, &file, why) || ckv_layers_load(file, &wanted, &layers, &count, why)) {
+                (void)fprintf(stderr, "chunkkvctl: %s: %s\n", settings->path, why);
+                return CKV_EXIT_INPUT;
+        }
+        r = client_open(settings, &client, &error);
+        if (r == 0)
+                r = ckv_plan_run(client, settings, layers, count, &plan, &error);
+        client = chunkkv_close(client);
+        if (r)
+                return complain(settings, &error);
+        return ckv_print_plan(&plan, settings->json) ? CKV_EXIT_OK : CKV_EXIT_INPUT;
+}
+
+static enum ckv_exit run_question(const struct ckv_settings *settings) {
+        struct chunkkv_budget budgets[CHUNKKV_BUDGETS_MAX];
+        struct chunkkv_client *client = NULL;
+        struct chunkkv_error error;
+        struct chunkkv_pong pong;
+        size_t count = 0;
+        bool written;
+        int r;
+
+        r = client_open(settings, &client, &error);
+        if (r)
+                return complain(settings, &error);
+        if (settings->command == CKV_COMMAND_PING)
+                r = chunkkv_ping(client, settings->timeout_ms, &pong, &error);
+        else
+                r = chunkkv_budgets(client, settings->timeout_ms, budgets, &count, &error);
+        if (r) {
+                client = chunkkv_close(client);
+                return complain(settings, &error);
+        }
+        if (settings->command == CKV_COMMAND_PING)
+                written = ckv_print_pong(chunkkv_info(client), &pong, settings->json);
+        else
+                written = ckv_print_status(chunkkv_info(client), budgets, count, settings->json);
+        client = chunkkv_close(client);
+        return written ? CKV_EXIT_OK : CKV_EXIT_INPUT;
+}
+
+int main(int argc, char **argv) {
+        struct ckv_settings settings;
+        char why[CKV_SETTINGS_WHY];
+        enum ckv_exit status = CKV_EXIT_OK;
+
+        if (!ckv_settings_parse(argc, argv, &settings, why)) {
+                (void)fprintf(stderr, "chunkkvctl: %s\n", why);
+                status = CKV_EXIT_INPUT;
+        } else if (settings.version) {
+                printf("chunkkvctl " CKV_VERSION "\n");
+        } else if (settings.help) {
+                ckv_settings_help(stdout, settings.command);
+        } else if (settings.command == CKV_COMMAND_PLAN) {
+                status = run_plan(&settings);
+        } else {
+                status = run_question(&settings);
+        }
+        ckv_settings_deinit(&settings);
+        ckv_private_stop(&private_daemon);
+        /* whoever started us learns that a signal ended us, not a failure */
+        return stop_signal ? 128 + stop_signal : (int)status;
+}

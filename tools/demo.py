@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""The main job on real tensors, visibly: a language model's cache of a real text, compressed in place.
+
+Starts chunkkvd in a private directory, and in another process a client that loads the cache of SmolLM2 on a chapter
+with one planted sentence (tests/data/needle-1k), has it compressed to 10, 20 and 30 %, compares every byte that is left
+with the rows that the daemon says it kept, and shows the kept text.  Ends by itself, leaves nothing running, and exits
+with 1 if a byte is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
+
+import chunkkv  # noqa: E402
+import numpy as np  # noqa: E402
+from chunkkv import safetensors  # noqa: E402
+
+DATA = ROOT / "tests" / "data" / "needle-1k"
+NEEDLE = range(401, 415)  # the rows of "The magic number of Lisbon is 48213."
+RATIOS = (0.1, 0.2, 0.3)
+WINDOW = 64  # query rows in the file; profile default lets the newest 32 vote
+READY_SECONDS, CLIENT_SECONDS, STOP_SECONDS = 20.0, 120.0, 20.0
+BOLD, DIM, PLAIN = "\033[1m", "\033[2m", "\033[0m"
+
+
+# ---- the daemon, and the process that is its client
+
+def wait_ready(process: subprocess.Popen[bytes], prefix: str) -> None:
+    """Return when the daemon answers."""
+    end = time.monotonic() + READY_SECONDS
+    while True:
+        try:
+            with chunkkv.Client(prefix, timeout=2.0) as client:
+                client.ping()
+            return
+        except chunkkv.ChunkkvError as error:
+            if process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"chunkkvd did not become ready: {error}") from error
+        time.sleep(0.02)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for one that does not listen."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def run_demo(build: Path) -> int:
+    """Start the daemon, run the client in a process of its own, stop the daemon; the client's exit code."""
+    directory = Path(tempfile.mkdtemp(prefix="chunkkv-demo-"))
+    daemon = None
+    try:
+        with (directory / "log").open("wb") as log:
+            daemon = subprocess.Popen([str(build / "chunkkvd"), "--runtime-dir", str(directory), "--endpoint", "main"],
+                                      stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_ready(daemon, str(directory / "main"))
+        print(f"chunkkvd runs as process {daemon.pid}, sockets in {directory}")
+        sys.stdout.flush()
+        client = subprocess.run([sys.executable, __file__, "--client", str(directory / "main")],
+                                timeout=CLIENT_SECONDS, check=False)
+        return client.returncode
+    finally:
+        if daemon is not None:
+            stop(daemon)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# ---- the client
+
+@dataclass
+class Text:
+    """The tokens of the prompt, and what the cache of each layer held at first."""
+
+    pieces: list[str]
+    tensors: dict[str, np.ndarray]
+    layers: list[int]
+
+
+def load() -> Text:
+    """Tokens and tensors of the demo's text."""
+    about = json.loads(DATA.with_suffix(".json").read_text())
+    return Text(about["pieces"], safetensors.load(DATA.with_suffix(".safetensors")), about["layers"])
+
+
+def fill(cache: chunkkv.SharedCache, text: Text) -> None:
+    """The cache as the model left it after the prompt."""
+    for layer in text.layers:
+        cache.key(layer)[...] = text.tensors[f"layer{layer}.key"]
+        cache.value(layer)[...] = text.tensors[f"layer{layer}.value"]
+        cache.query(layer)[...] = text.tensors[f"layer{layer}.query"]
+
+
+def wrong_rows(cache: chunkkv.SharedCache, text: Text, answer: chunkkv.Answer) -> int:
+    """Rows that are not, bit for bit, those that the answer names; rows behind them must not have moved at all."""
+    wrong = 0
+    for layer in text.layers:
+        rows = answer.layers[layer].rows
+        for now, name in ((cache.key(layer), "key"), (cache.value(layer), "value")):
+            before = text.tensors[f"layer{layer}.{name}"]
+            expected = before.copy()
+            expected[: len(rows)] = before[rows]
+            wrong += int((now != expected).any(axis=(1, 2)).sum())
+    return wrong
+
+
+def needle_rows(kept: np.ndarray) -> int:
+    """How many rows of the planted sentence are among the kept ones."""
+    return int(np.isin(np.arange(NEEDLE.start, NEEDLE.stop), kept).sum())
+
+
+def marked_text(pieces: list[str], kept: list[tuple[int, int]], colour: bool) -> str:
+    """The prompt with its kept parts marked: bold and dim on a terminal, [brackets] and counts elsewhere."""
+    out, place = [], 0
+    for first, end in [*kept, (len(pieces), len(pieces))]:
+        if first > place:
+            dropped = "".join(pieces[place:first])
+            out.append(f"{DIM}{dropped}{PLAIN}" if colour else f" …{first - place}… ")
+        if end > first:
+            part = "".join(pieces[first:end])
+            out.append(f"{BOLD}{part}{PLAIN}" if colour else "[" + " ".join(part.split()) + "]")
+        place = end
+    text = "".join(out)
+    return text if colour else "\n".join(textwrap.wrap(text, 118, initial_indent="  ", subsequent_indent="  "))
+
+
+def show(text: Text, answer: chunkkv.Answer, layer: int, colour: bool) -> None:
+    """The kept text of one layer."""
+    found = needle_rows(answer.layers[layer].rows)
+    print(f"\nkept {answer.physical_len} of {len(text.pieces)} rows in {answer.timing.total_us / 1000:.1f} ms "
+          f"({answer.groups[0].bytes_moved / 1e6:.1f} MB moved).  Layer {layer} has {found} of {len(NEEDLE)} rows of "
+          "the planted sentence left:")
+    print(marked_text(text.pieces, list(answer.layers[layer].kept), colour))
+
+
+def show_table(text: Text, answers: dict[float, chunkkv.Answer]) -> None:
+    """For each layer and ratio: rows kept, rows of the planted sentence among them."""
+    print(f"\nrows kept / rows of the planted sentence ({NEEDLE.start} to {NEEDLE.stop - 1}) among them")
+    print("  layer" + "".join(f"{ratio:>12.0%}" for ratio in answers))
+    for layer in text.layers:
+        cells = [f"{len(a.layers[layer].rows)} / {needle_rows(a.layers[layer].rows):2d}" for a in answers.values()]
+        print(f"  {layer:5d}" + "".join(f"{cell:>12}" for cell in cells))
+    with_it = [sum(needle_rows(a.layers[n].rows) > 0 for n in text.layers) for a in answers.values()]
+    print("  some of it survives on" + ",".join(
+        f" {count} of {len(text.layers)} layers at {ratio:.0%}" for count, ratio in zip(with_it, answers, strict=True)))
+
+
+def run_client(prefix: str) -> int:
+    """Compress to each ratio, check, show; 1 if anything is wrong."""
+    text = load()
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    answers: dict[float, chunkkv.Answer] = {}
+    wrong = 0
+    with chunkkv.Client(prefix) as client, chunkkv.SharedCache.allocate(
+            client, layers=text.layers, tokens=len(text.pieces), kv_heads=3, q_heads=9, head_dim=64, dtype="bf16",
+            window=WINDOW) as cache:
+        print(f"the client is process {os.getpid()}; its cache: {len(text.layers)} layers, {len(text.pieces)} rows, "
+              f"{cache.memory.size / 1e6:.1f} MB of shared memory; profile default")
+        for ratio in RATIOS:
+            fill(cache, text)
+            answer = client.compress(cache, rows=len(text.pieces), keep_ratio=ratio)
+            wrong += wrong_rows(cache, text, answer)
+            answers[ratio] = answer
+            best = max(text.layers, key=lambda layer: needle_rows(answer.layers[layer].rows))
+            show(text, answer, best, colour)
+    show_table(text, answers)
+    rows = sum(a.physical_len for a in answers.values()) * len(text.layers) * 2
+    print(f"\n{'WRONG: ' + str(wrong) if wrong else 'all'} of {rows} rows left in the cache "
+          f"{'differ from' if wrong else 'are bit for bit'} the rows that the answers name")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    build = Path(os.environ.get("CHUNKKV_BUILD") or ROOT / "build" / "release")
+    parser.add_argument("--build", type=Path, default=build, help="where chunkkvd was built")
+    parser.add_argument("--client", metavar="PREFIX", help="only the client's part, against the daemon at PREFIX")
+    arguments = parser.parse_args()
+    return run_client(arguments.client) if arguments.client else run_demo(arguments.build)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

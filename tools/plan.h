@@ -1,0 +1,46 @@
+/* From layers of a file to kept rows: the tensors go into shared memory, a daemon plans. */
+#ifndef CKV_TOOLS_PLAN_H
+#define CKV_TOOLS_PLAN_H
+
+#include "clients/c/include/chunkkv.h"
+#include "tools/layers.h"
+#include "tools/settings.h"
+
+struct ckv_plan_layer {
+        uint32_t number;
+        uint32_t physical_before, logical_len, budget;
+        uint32_t kept_all;              /* chunkkv_kept_all */
+        uint64_t kept_count;
+        uint32_t *ranges;               /* [range_count][2] first and end, half-open, ascending */
+        size_t range_count;
+};
+
+struct ckv_plan {
+        struct ckv_plan_layer *layers;  /* [layer_count] ascending */
+        size_t layer_count;
+        struct chunkkv_policy policy;   /* the values that were used */
+        uint64_t queue_us, score_us, select_us, move_us, total_us;      /* of all requests together */
+};
+
+/**
+ * ckv_plan_run() - ask the daemon which rows it would keep
+ * @layers:   [count] ascending, with query, and value where the policy needs it
+ * @ret_plan: ends with ckv_plan_deinit(), also after a failure
+ *
+ * Layers of one length go into one request, those of one shape into one group
+ * of it.
+ *
+ * Return: 0 or -errno with @ret_error filled in.
+ */
+int ckv_plan_run(struct chunkkv_client *client, const struct ckv_settings *settings, const struct ckv_layer *layers,
+                 size_t count, struct ckv_plan *ret_plan, struct chunkkv_error *ret_error);
+
+/* ckv_plan_deinit() - free its lists */
+void ckv_plan_deinit(struct ckv_plan *plan);
+
+/* ckv_plan_needs_value() - does this policy look at V? */
+bool ckv_plan_needs_value(const struct chunkkv_policy *policy);
+/* ckv_plan_needs_query() - does this policy look at queries? */
+bool ckv_plan_needs_query(const struct chunkkv_policy *policy);
+
+#endif

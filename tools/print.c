@@ -1,0 +1,179 @@
+/*
+ * Printing.  The JSON is built with cJSON and is one line; an object that
+ * could not be built for want of memory prints as nothing and is an error.
+ * Ranges are half-open in JSON, [first, end), and first-last in the text.
+ */
+#include "tools/print.h"
+
+#include "base/macros.h"
+#include "tools/settings.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char *const kept_all_words[] = { NULL, "empty", "short", "fits", "protected" };
+static const char *const backend_words[] = { "none", "cpu", "cuda" };
+static const char *const slot_words[] = {
+        "none", "connections", "sessions", "regions", "mapped_bytes", "requests", "queued_bytes", "fds", "device_time",
+};
+
+#define WORD(list, number) ((number) < CKV_ARRAY_SIZE(list) ? (list)[number] : "?")
+
+/* Prints and frees. */
+static bool json_print(cJSON *root) {
+        char *text = root ? cJSON_PrintUnformatted(root) : NULL;
+        bool written = text && printf("%s\n", text) > 0 && fflush(stdout) == 0;
+
+        cJSON_free(text);
+        cJSON_Delete(root);
+        return written;
+}
+
+static void kept_add(cJSON *to, const struct ckv_plan_layer *layer) {
+        cJSON *list = cJSON_AddArrayToObject(to, "kept");
+
+        for (size_t i = 0; i < layer->range_count; i++) {
+                const double pair[2] = { layer->ranges[2 * i], layer->ranges[2 * i + 1] };
+
+                (void)cJSON_AddItemToArray(list, cJSON_CreateDoubleArray(pair, 2));
+        }
+}
+
+static void layer_add(cJSON *to, const struct ckv_plan_layer *layer) {
+        cJSON *object = cJSON_CreateObject();
+        const char *why = WORD(kept_all_words, layer->kept_all);
+
+        (void)cJSON_AddItemToArray(to, object);
+        (void)cJSON_AddNumberToObject(object, "layer", layer->number);
+        (void)cJSON_AddNumberToObject(object, "physical_before", layer->physical_before);
+        (void)cJSON_AddNumberToObject(object, "logical_len", layer->logical_len);
+        (void)cJSON_AddNumberToObject(object, "kept_count", (double)layer->kept_count);
+        (void)cJSON_AddNumberToObject(object, "budget", layer->budget);
+        (void)cJSON_AddItemToObject(object, "kept_all", why ? cJSON_CreateString(why) : cJSON_CreateNull());
+        kept_add(object, layer);
+}
+
+static void policy_add(cJSON *to, const struct chunkkv_policy *policy) {
+        struct ckv_parameter parameter;
+
+        for (size_t i = 0; ckv_settings_parameter(policy, i, &parameter); i++) {
+                if (!parameter.present)
+                        (void)cJSON_AddNullToObject(to, parameter.name);
+                else if (parameter.word)
+                        (void)cJSON_AddStringToObject(to, parameter.name, parameter.word);
+                else
+                        (void)cJSON_AddNumberToObject(to, parameter.name, parameter.number);
+        }
+}
+
+static bool plan_json(const struct ckv_plan *plan) {
+        cJSON *root = cJSON_CreateObject(), *layers = cJSON_AddArrayToObject(root, "layers"), *timing;
+
+        for (size_t i = 0; i < plan->layer_count; i++)
+                layer_add(layers, &plan->layers[i]);
+        policy_add(cJSON_AddObjectToObject(root, "policy"), &plan->policy);
+        timing = cJSON_AddObjectToObject(root, "timing_us");
+        (void)cJSON_AddNumberToObject(timing, "queue", (double)plan->queue_us);
+        (void)cJSON_AddNumberToObject(timing, "score", (double)plan->score_us);
+        (void)cJSON_AddNumberToObject(timing, "select", (double)plan->select_us);
+        (void)cJSON_AddNumberToObject(timing, "move", (double)plan->move_us);
+        (void)cJSON_AddNumberToObject(timing, "total", (double)plan->total_us);
+        return json_print(root);
+}
+
+static void plan_text(const struct ckv_plan *plan) {
+        struct ckv_parameter parameter;
+
+        printf("layer     rows     kept   budget  kept rows\n");
+        for (size_t i = 0; i < plan->layer_count; i++) {
+                const struct ckv_plan_layer *layer = &plan->layers[i];
+                const char *why = WORD(kept_all_words, layer->kept_all);
+
+                printf("%5" PRIu32 " %8" PRIu32 " %8" PRIu64 " %8" PRIu32 " ", layer->number, layer->physical_before,
+                       layer->kept_count, layer->budget);
+                if (why)
+                        printf(" all (%s)", why);
+                for (size_t k = 0; !why && k < layer->range_count; k++) {
+                        uint32_t first = layer->ranges[2 * k], last = layer->ranges[2 * k + 1] - 1;
+
+                        if (first == last)
+                                printf(" %" PRIu32, first);
+                        else
+                                printf(" %" PRIu32 "-%" PRIu32, first, last);
+                }
+                printf("\n");
+        }
+        printf("policy:");
+        for (size_t i = 0; ckv_settings_parameter(&plan->policy, i, &parameter); i++) {
+                if (parameter.present && parameter.word)
+                        printf(" %s=%s", parameter.name, parameter.word);
+                else if (parameter.present && parameter.number != 0)
+                        printf(" %s=%g", parameter.name, parameter.number);
+        }
+        printf("\ntime: queue %" PRIu64 " us, score %" PRIu64 " us, select %" PRIu64 " us, move %" PRIu64 " us, total %"
+        PRIu64 " us\n",
+               plan->queue_us, plan->score_us, plan->select_us, plan->move_us, plan->total_us);
+}
+
+bool ckv_print_plan(const struct ckv_plan *plan, bool json) {
+        if (json)
+                return plan_json(plan);
+        plan_text(plan);
+        return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+bool ckv_print_pong(const struct chunkkv_info *info, const struct chunkkv_pong *pong, bool json) {
+        uint64_t age_ns = pong->now_ns > pong->last_progress_ns ? pong->now_ns - pong->last_progress_ns : 0;
+        cJSON *root;
+
+        if (json) {
+                root = cJSON_CreateObject();
+                (void)cJSON_AddStringToObject(root, "daemon", info->daemon);
+                (void)cJSON_AddNumberToObject(root, "round_trip_us", (double)(pong->round_trip_ns / 1000));
+                (void)cJSON_AddNumberToObject(root, "last_progress_ms_ago", (double)(age_ns / 1000000));
+                (void)cJSON_AddNumberToObject(root, "in_flight", pong->in_flight);
+                (void)cJSON_AddBoolToObject(root, "draining", pong->draining);
+                return json_print(root);
+        }
+        printf("%s answers in %" PRIu64 " us; the device last made progress %" PRIu64 " ms ago%s\n", info->daemon,
+               pong->round_trip_ns / 1000, age_ns / 1000000, pong->draining ? "; it is shutting down" : "");
+        return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+static bool status_json(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count) {
+        cJSON *root = cJSON_CreateObject(), *limits, *list;
+
+        (void)cJSON_AddStringToObject(root, "daemon", info->daemon);
+        (void)cJSON_AddStringToObject(root, "device", info->device);
+        (void)cJSON_AddStringToObject(root, "backend", WORD(backend_words, info->backend));
+        (void)cJSON_AddNumberToObject(root, "minor", info->minor);
+        list = cJSON_AddArrayToObject(root, "budgets");
+        for (size_t i = 0; i < count; i++) {
+                cJSON *budget = cJSON_CreateObject();
+
+                (void)cJSON_AddItemToArray(list, budget);
+                (void)cJSON_AddStringToObject(budget, "slot", WORD(slot_words, budgets[i].slot));
+                (void)cJSON_AddNumberToObject(budget, "used", (double)budgets[i].used);
+                (void)cJSON_AddNumberToObject(budget, "limit", (double)budgets[i].limit);
+        }
+        limits = cJSON_AddObjectToObject(root, "limits");
+        (void)cJSON_AddNumberToObject(limits, "request_bytes", info->request_bytes);
+        (void)cJSON_AddNumberToObject(limits, "reply_bytes", info->reply_bytes);
+        (void)cJSON_AddNumberToObject(limits, "rows", info->rows);
+        (void)cJSON_AddNumberToObject(limits, "planes", info->planes);
+        (void)cJSON_AddNumberToObject(limits, "groups", info->groups);
+        (void)cJSON_AddNumberToObject(limits, "spans", info->spans);
+        return json_print(root);
+}
+
+bool ckv_print_status(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count, bool json) {
+        if (json)
+                return status_json(info, budgets, count);
+        printf("%s on %s (%s)\n", info->daemon, info->device, WORD(backend_words, info->backend));
+        printf("%-14s %16s %16s\n", "budget", "used", "limit");
+        for (size_t i = 0; i < count; i++)
+                printf("%-14s %16" PRIu64 " %16" PRIu64 "\n", WORD(slot_words, budgets[i].slot), budgets[i].used,
+                       budgets[i].limit);
+        return fflush(stdout) == 0 && !ferror(stdout);
+}

@@ -1,0 +1,15 @@
+/* Answers of chunkkvctl, as text for people or as one line of JSON. */
+#ifndef CKV_TOOLS_PRINT_H
+#define CKV_TOOLS_PRINT_H
+
+#include "clients/c/include/chunkkv.h"
+#include "tools/plan.h"
+
+#include <stdbool.h>
+
+/* Each prints to stdout. Return: true if all of it was written. */
+bool ckv_print_plan(const struct ckv_plan *plan, bool json);
+bool ckv_print_pong(const struct chunkkv_info *info, const struct chunkkv_pong *pong, bool json);
+bool ckv_print_status(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count, bool json);
+
+#endif

@@ -1,0 +1,239 @@
+/*
+ * The command line, by the table of options.
+ *
+ * Ranges are the daemon's to judge, and its refusal is shown with the option
+ * in front.  Refused here is only what would silently mean something else: a
+ * 0 that on the wire stands for "not given", a number that does not fit, a
+ * word that is none.
+ */
+#include "tools/settings.h"
+
+#include "base/macros.h"
+#include "tools/numbers.h"
+#include "tools/options.h"
+
+#include <getopt.h>
+#include <string.h>
+
+/* Appends @size bytes to a list. Return: false without memory. */
+static bool list_append(void *list, size_t *count, size_t size, const void *item) {
+        void *old, *grown;
+
+        memcpy(&old, list, sizeof(old));
+        grown = reallocarray(old, *count + 1, size);
+        if (!grown)
+                return false;
+        memcpy(list, &grown, sizeof(grown));
+        memcpy((char *)grown + *count * size, item, size);
+        (*count)++;
+        return true;
+}
+
+static const char no_memory[] = "fit into memory";
+
+static const char *layer_add(struct ckv_settings *settings, const char *text) {
+        uint32_t layer;
+
+        if (!ckv_u32_parse(text, &layer))
+                return "be a layer number";
+        for (size_t i = 0; i < settings->layer_count; i++) {
+                if (settings->layers[i] == layer)
+                        return "not be given twice";
+        }
+        return list_append(&settings->layers, &settings->layer_count, sizeof(layer), &layer) ? NULL : no_memory;
+}
+
+static const char *span_add(struct ckv_settings *settings, const char *text) {
+        struct chunkkv_span span;
+        uint32_t end;
+
+        if (!ckv_span_parse(text, &span.first, &end))
+                return "be two positions A:B with A below B";
+        span.count = end - span.first;
+        return list_append(&settings->protect, &settings->protect_count, sizeof(span), &span) ? NULL : no_memory;
+}
+
+static const char *lengths_add(struct ckv_settings *settings, const char *text) {
+        _cleanup_free_ char *copy = strdup(text);
+        char *rest = copy, *piece;
+        uint32_t length;
+
+        if (!copy)
+                return no_memory;
+        while ((piece = strsep(&rest, ","))) {
+                if (!ckv_u32_parse(piece, &length) || length == 0)
+                        return "be numbers above 0 with commas between them";
+                if (!list_append(&settings->chunk_lengths, &settings->chunk_length_count, sizeof(length), &length))
+                        return no_memory;
+        }
+        return NULL;
+}
+
+static const char *word_read(const struct ckv_option *row, const char *text, uint32_t *value) {
+        for (size_t i = 0; i < row->word_count; i++) {
+                if (row->words[i] && strcmp(row->words[i], text) == 0) {
+                        *value = (uint32_t)i;
+                        return NULL;
+                }
+        }
+        return "be one of the words that --help lists";
+}
+
+static const char *seconds_read(const char *text, uint32_t *value) {
+        double seconds;
+
+        if (!ckv_real_parse(text, &seconds) || seconds < 0.001 || seconds > 600)
+                return "be 0.001 to 600 seconds";
+        *value = (uint32_t)(seconds * 1000);
+        return NULL;
+}
+
+/* Return: NULL, or what is wrong, to complete "must ...". */
+static const char *value_read(struct ckv_settings *settings, const struct ckv_option *row, const char *text) {
+        char *place = (char *)settings + row->offset;
+        struct chunkkv_count count = { .given = true };
+        const char *why = NULL;
+        uint32_t word = 0;
+        double real;
+
+        switch (row->kind) {
+        case CKV_OPTION_FLAG:
+                *(bool *)place = true;
+                return NULL;
+        case CKV_OPTION_TEXT:
+                memcpy(place, &text, sizeof(text));
+                return NULL;
+        case CKV_OPTION_LAYER:
+                return layer_add(settings, text);
+        case CKV_OPTION_SPAN:
+                return span_add(settings, text);
+        case CKV_OPTION_LENGTHS:
+                return lengths_add(settings, text);
+        case CKV_OPTION_COUNT:
+                if (!ckv_u32_parse(text, &count.value))
+                        return "be a whole number";
+                memcpy(place, &count, sizeof(count));
+                return NULL;
+        case CKV_OPTION_REAL:
+                if (!ckv_real_parse(text, &real) || !(real > 0))
+                        return "be a number above 0";
+                memcpy(place, &real, sizeof(real));
+                return NULL;
+        case CKV_OPTION_SECONDS:
+                why = seconds_read(text, &word);
+                break;
+        case CKV_OPTION_WORD:
+                why = word_read(row, text, &word);
+                break;
+        case CKV_OPTION_PART:
+                why = ckv_millionths_parse(text, &word);
+                break;
+        case CKV_OPTION_NUMBER:
+        case CKV_OPTION_ZERO:
+                if (!ckv_u32_parse(text, &word) || (word == 0 && row->kind == CKV_OPTION_NUMBER))
+                        why = row->kind == CKV_OPTION_NUMBER ? "be a whole number above 0" : "be a whole number";
+                break;
+        }
+        if (!why)
+                memcpy(place, &word, sizeof(word));
+        return why;
+}
+
+static int ascending(const void *a, const void *b) {
+        uint32_t x, y;
+
+        memcpy(&x, a, sizeof(x));
+        memcpy(&y, b, sizeof(y));
+        return (x > y) - (x < y);
+}
+
+/* What is left on the line: the command and its file. */
+static bool words_read(struct ckv_settings *settings, char **words, char *why) {
+        size_t i = 0;
+
+        if (!words[0]) {
+                (void)snprintf(why, CKV_SETTINGS_WHY, "which command? Try --help");
+                return false;
+        }
+        while (i < ckv_command_count && strcmp(ckv_commands[i].name, words[0]) != 0)
+                i++;
+        if (i == ckv_command_count) {
+                (void)snprintf(why, CKV_SETTINGS_WHY, "no command %s, try --help", words[0]);
+                return false;
+        }
+        settings->command = ckv_commands[i].command;
+        if (settings->help || settings->version)
+                return true;
+        if (settings->command == CKV_COMMAND_PLAN) {
+                settings->path = words[1];
+                if (!settings->path) {
+                        (void)snprintf(why, CKV_SETTINGS_WHY, "plan needs a file");
+                        return false;
+                }
+        }
+        words += settings->command == CKV_COMMAND_PLAN ? 2 : 1;
+        if (*words)
+                (void)snprintf(why, CKV_SETTINGS_WHY, "%s: what is that?", *words);
+        return !*words;
+}
+
+static bool together_check(const struct ckv_settings *settings, char *why) {
+        for (size_t i = 0; i < ckv_option_count; i++) {
+                if (settings->typed[i] && !(ckv_options[i].commands & (unsigned)settings->command)) {
+                        (void)snprintf(why, CKV_SETTINGS_WHY, "--%s is no option of this command", ckv_options[i].name);
+                        return false;
+                }
+        }
+        if (settings->command == CKV_COMMAND_PLAN && !settings->keep_ratio && !settings->max_tokens) {
+                (void)snprintf(why, CKV_SETTINGS_WHY, "plan needs --keep-ratio or --max-tokens");
+                return false;
+        }
+        return true;
+}
+
+bool ckv_settings_parse(int argc, char **argv, struct ckv_settings *ret_settings,
+                        char ret_why[static CKV_SETTINGS_WHY]) {
+        struct option options[CKV_OPTIONS_MAX + 1] = { { 0 } };
+        int at, index;
+
+        *ret_settings = (struct ckv_settings){ .timeout_ms = 30000 };
+        for (size_t i = 0; i < ckv_option_count; i++)
+                options[i] = (struct option){ ckv_options[i].name,
+                        ckv_options[i].kind == CKV_OPTION_FLAG ? no_argument : required_argument, NULL, 'o' };
+        opterr = 0;
+        optind = 0;     /* begin anew: glibc keeps its place between calls */
+        while ((at = getopt_long(argc, argv, ":h", options, &index)) != -1) {
+                const char *text = optarg ? optarg : "", *why;
+
+                if (at == 'h') {
+                        ret_settings->help = true;
+                        continue;
+                }
+                if (at != 'o') {
+                        (void)snprintf(ret_why, CKV_SETTINGS_WHY, "%s %s", argv[optind - 1],
+                                       at == ':' ? "needs a value" : "is no option, or not a clear one; try --help");
+                        return false;
+                }
+                why = value_read(ret_settings, &ckv_options[index], text);
+                if (why) {
+                        (void)snprintf(ret_why, CKV_SETTINGS_WHY, "--%s %.200s: must %s", ckv_options[index].name,
+                                       text, why);
+                        return false;
+                }
+                ret_settings->typed[index] = text;
+        }
+        if (ret_settings->version || (ret_settings->help && !argv[optind]))
+                return true;
+        if (!words_read(ret_settings, argv + optind, ret_why))
+                return false;
+        if (ret_settings->layer_count > 0)
+                qsort(ret_settings->layers, ret_settings->layer_count, sizeof(*ret_settings->layers), ascending);
+        return ret_settings->help || together_check(ret_settings, ret_why);
+}
+
+void ckv_settings_deinit(struct ckv_settings *settings) {
+        free(settings->layers);
+        free(settings->protect);
+        free(settings->chunk_lengths);
+        *settings = (struct ckv_settings){ 0 };
+}
