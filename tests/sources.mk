@@ -1,0 +1,137 @@
+# Unit tests, one program each, with Debian's check.
+CHECK_LDLIBS := -lcheck -lsubunit -lm -lrt
+
+# ipc, proto and the gate
+TESTS += test_ring test_seqpacket test_status test_runs
+test_ring_SOURCES := tests/test_ring.c
+test_ring_LIBS := ipc base
+test_ring_LDLIBS := $(CHECK_LDLIBS)
+test_seqpacket_SOURCES := tests/test_seqpacket.c
+test_seqpacket_LIBS := ipc base
+test_seqpacket_LDLIBS := $(CHECK_LDLIBS)
+test_status_SOURCES := tests/test_status.c
+test_status_LIBS := proto base
+test_status_LDLIBS := $(CHECK_LDLIBS)
+test_runs_SOURCES := tests/test_runs.c
+test_runs_LIBS := proto base
+test_runs_LDLIBS := $(CHECK_LDLIBS)
+
+# the scalar reference and the selection
+TESTS += test_policy test_select test_reference_math test_reference test_compact test_golden
+test_policy_SOURCES := tests/test_policy.c
+test_policy_LIBS := kernels base
+test_policy_LDLIBS := $(CHECK_LDLIBS)
+test_select_SOURCES := tests/test_select.c
+test_select_LIBS := kernels base
+test_select_LDLIBS := $(CHECK_LDLIBS)
+test_reference_math_SOURCES := tests/test_reference_math.c
+test_reference_math_LIBS := kernels base
+test_reference_math_LDLIBS := $(CHECK_LDLIBS)
+test_reference_SOURCES := tests/test_reference.c tests/support_model.c
+test_reference_LIBS := kernels base
+test_reference_LDLIBS := $(CHECK_LDLIBS)
+test_compact_SOURCES := tests/test_compact.c
+test_compact_LIBS := kernels base
+test_compact_LDLIBS := $(CHECK_LDLIBS)
+test_golden_SOURCES := tests/test_golden.c tests/support_golden.c tests/support_safetensors.c
+test_golden_LIBS := kernels base
+test_golden_LDLIBS := $(CHECK_LDLIBS) -lcjson
+
+TESTS += test_extent test_window
+test_extent_SOURCES := tests/test_extent.c daemon/extent.c
+test_extent_LIBS := base
+test_extent_LDLIBS := $(CHECK_LDLIBS)
+test_window_SOURCES := tests/test_window.c daemon/window.c
+test_window_LIBS := base
+test_window_LDLIBS := $(CHECK_LDLIBS)
+
+# the CPU backend, and the suite that every backend passes
+TESTS += test_backend_cpu test_conformance
+test_backend_cpu_SOURCES := tests/test_backend_cpu.c tests/support_random.c
+test_backend_cpu_LIBS := kernels base
+test_backend_cpu_LDLIBS := $(CHECK_LDLIBS)
+test_conformance_SOURCES := tests/test_conformance.c tests/support_random.c tests/support_gap.c tests/support_golden.c \
+        tests/support_safetensors.c
+test_conformance_LIBS := kernels base
+test_conformance_LDLIBS := $(CHECK_LDLIBS) -lcjson
+
+# base, sockets and the process half of the core
+TESTS += test_base test_memfd test_listen
+test_base_SOURCES := tests/test_base.c
+test_base_LIBS := base
+test_base_LDLIBS := $(CHECK_LDLIBS)
+test_memfd_SOURCES := tests/test_memfd.c tests/support_files.c
+test_memfd_LIBS := ipc base
+test_memfd_LDLIBS := $(CHECK_LDLIBS)
+test_listen_SOURCES := tests/test_listen.c tests/support_files.c
+test_listen_LIBS := ipc base
+test_listen_LDLIBS := $(CHECK_LDLIBS)
+
+# the gate as a process; the program lies beside the test
+TESTS += test_gate
+test_gate_SOURCES := tests/test_gate.c tests/support_gate.c
+test_gate_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_gate_LIBS := ipc base
+test_gate_LDLIBS := $(CHECK_LDLIBS) -lzmq -lprotobuf-c
+PB_SOURCES += $(test_gate_SOURCES)
+$(O)/test_gate: | $(O)/chunkkv-gate
+TESTS += test_options test_runtime
+test_options_SOURCES := tests/test_options.c daemon/options.c
+test_options_LIBS := base
+test_options_LDLIBS := $(CHECK_LDLIBS)
+test_runtime_SOURCES := tests/test_runtime.c tests/support_files.c daemon/memory_limit.c daemon/runtime_dir.c
+test_runtime_LIBS := base
+test_runtime_LDLIBS := $(CHECK_LDLIBS)
+
+# the gate's parts, without a socket
+TESTS += test_gate_decode
+test_gate_decode_SOURCES := tests/test_gate_decode.c tests/support_requests.c $(filter-out daemon/gate/main.c,$(chunkkv-gate_SOURCES))
+test_gate_decode_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_gate_decode_LIBS := proto ipc base
+test_gate_decode_LDLIBS := $(CHECK_LDLIBS) -lzmq -lprotobuf-c
+PB_SOURCES += tests/test_gate_decode.c tests/support_requests.c
+TESTS += test_gate_channel test_gate_link
+test_gate_channel_SOURCES := tests/test_gate_channel.c tests/support_files.c daemon/gate_channel.c
+test_gate_channel_LIBS := ipc base
+test_gate_channel_LDLIBS := $(CHECK_LDLIBS)
+test_gate_link_SOURCES := tests/test_gate_link.c tests/support_files.c daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c \
+        daemon/loop_thread.c daemon/options.c
+test_gate_link_LIBS := ipc base
+test_gate_link_LDLIBS := $(CHECK_LDLIBS) -lsystemd
+
+# the C client against a private daemon, and chunkkvctl up to the point where it needs one
+TESTS += test_client_c test_client_faults test_ctl
+test_client_c_SOURCES := tests/test_client_c.c tests/support_client.c tools/private.c
+test_client_c_LIBS := $(chunkkv_LIBS)
+test_client_c_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
+test_client_faults_SOURCES := tests/test_client_faults.c tests/support_client.c tools/private.c
+test_client_faults_LIBS := $(chunkkv_LIBS)
+test_client_faults_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
+test_ctl_SOURCES := tests/test_ctl.c $(ctl_SOURCES)
+test_ctl_LIBS := $(chunkkv_LIBS)
+test_ctl_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
+$(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
+TESTS += test_gate_refusals
+test_gate_refusals_SOURCES := tests/test_gate_refusals.c $(filter-out tests/test_gate_decode.c,$(test_gate_decode_SOURCES))
+test_gate_refusals_OBJECTS := $(test_gate_decode_OBJECTS)
+test_gate_refusals_LIBS := $(test_gate_decode_LIBS)
+test_gate_refusals_LDLIBS := $(test_gate_decode_LDLIBS)
+PB_SOURCES += tests/test_gate_refusals.c
+TESTS += test_side
+test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/tenant.c daemon/loop_thread.c \
+        daemon/options.c
+test_side_LIBS := ipc base
+test_side_LDLIBS := $(CHECK_LDLIBS) -lsystemd
+TESTS += test_gate_encode test_gate_parts
+test_gate_encode_SOURCES := tests/test_gate_encode.c daemon/gate/encode.c daemon/gate/encode_compressed.c
+test_gate_encode_OBJECTS := $(test_gate_decode_OBJECTS)
+test_gate_encode_LIBS := proto base
+test_gate_encode_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
+PB_SOURCES += tests/test_gate_encode.c
+test_gate_parts_SOURCES := tests/test_gate_parts.c $(addprefix daemon/gate/,address.c budget.c connections.c link.c)
+test_gate_parts_LIBS := ipc base
+test_gate_parts_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_daemon_process
+test_daemon_process_SOURCES := tests/test_daemon_process.c tests/support_daemon.c tests/support_files.c
+test_daemon_process_LIBS := ipc base
+test_daemon_process_LDLIBS := $(CHECK_LDLIBS)

@@ -1,0 +1,66 @@
+"""Fixtures: a daemon for a module, one of its own for a test, a client."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "clients" / "python" / "src"), str(Path(__file__).parent)]
+
+import chunkkv  # noqa: E402
+from daemon import Daemon, build_directory  # noqa: E402
+
+LONGEST_TEST = 300.0  # seconds; the slowest one kills 100 gates, and takes 100 s because the core restarts one a second
+
+
+@pytest.fixture(autouse=True)
+def _bounded_time() -> Iterator[None]:
+    """A test that hangs ends the whole run, and shows where."""
+    faulthandler.dump_traceback_later(LONGEST_TEST, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _require_build() -> None:
+    if (build_directory() / "chunkkvd").exists():
+        return
+    if os.environ.get("CHUNKKV_BUILD"):
+        pytest.fail(f"$CHUNKKV_BUILD holds no chunkkvd: {build_directory()}")
+    pytest.skip(f"no daemon in {build_directory()}: run make all")
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """One daemon for all tests of a module; it must survive them and end cleanly."""
+    _require_build()
+    running = Daemon()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def new_daemon() -> Iterator[Callable[..., Daemon]]:
+    """Daemons of the test's own: new_daemon(endpoints=..., options=...)."""
+    _require_build()
+    made: list[Daemon] = []
+
+    def make(*args: object, **kwargs: object) -> Daemon:
+        made.append(Daemon(*args, **kwargs))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for running in made:
+        running.stop()
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[chunkkv.Client]:
+    """A session with the module's daemon."""
+    with chunkkv.Client(daemon.prefix()) as connected:
+        yield connected

@@ -1,0 +1,239 @@
+/*
+ * One suite for every backend: random jobs (support_random.h) and the golden
+ * cases go through it and through the reference, and must come out the same.
+ *
+ * PLAN: outcome, what failed, budget, and kept rows, which may differ inside
+ * the gap band of R32 only.  MOVE, of the reference's kept rows: every byte of
+ * every allocation, and bytes_moved.  A failure names the number of the job.
+ */
+#include "base/macros.h"
+#include "kernels/backend.h"
+#include "kernels/reference.h"
+#include "tests/support_gap.h"
+#include "tests/support_golden.h"
+#include "tests/support_random.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+struct subject {
+        const char *name;
+        const struct ckv_backend_ops *ops;
+        struct ckv_backend_options options;
+};
+
+static const struct subject subjects[] = {
+        { "cpu, one thread", &ckv_backend_cpu, { .threads = 1, .slice_usec = 2000 } },
+        { "cpu, three threads, short slices", &ckv_backend_cpu, { .threads = 3, .slice_usec = 50 } },
+};
+
+/* Random jobs of one subject: enough that every pair of options meets a few times. Sanitizers look at the same code with
+ * fewer of them, because they are twenty times slower. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { JOBS = 60, WIDE_JOBS = 2, GOLDEN_STEP = 9 };
+#else
+enum { JOBS = 160, WIDE_JOBS = 6, GOLDEN_STEP = 1 };
+#endif
+
+static struct golden golden;
+
+/* One stage of a job, start to end. */
+static void run_stage(const struct ckv_backend_ops *ops, struct ckv_backend *backend, struct ckv_job *job,
+                      enum ckv_stage stage) {
+        struct pollfd done = { .fd = ops->wait_fd(backend), .events = POLLIN };
+
+        job->stage = stage;
+        ops->submit(backend, job);
+        ck_assert_int_eq(poll(&done, 1, 60000), 1);
+        ck_assert_ptr_eq(ops->reap(backend), job);
+        ck_assert_ptr_null(ops->reap(backend));
+        ck_assert_int_eq(poll(&done, 1, 0), 0);
+}
+
+static struct ckv_backend *open_subject(const struct subject *subject) {
+        struct ckv_backend *backend = NULL;
+
+        ck_assert_int_eq(subject->ops->open(&subject->options, &backend), 0);
+        return backend;
+}
+
+/* Return: kept sets that differ inside the band */
+static uint32_t compare_plans(const struct subject *subject, uint64_t seed, const struct ckv_job *reference,
+                              const struct ckv_job *fast) {
+        uint32_t within = 0;
+
+        ck_assert_msg(reference->outcome == fast->outcome, "%s, job %" PRIu64 ": outcome %d instead of %d",
+                      subject->name, seed, (int)fast->outcome, (int)reference->outcome);
+        if (reference->outcome != CKV_JOB_OK) {
+                ck_assert_uint_eq(reference->fail_group, fast->fail_group);
+                ck_assert_uint_eq(reference->fail_layer, fast->fail_layer);
+                ck_assert_uint_eq(reference->fail_unit, fast->fail_unit);
+                return 0;
+        }
+        for (uint32_t i = 0; i < reference->group_count; i++) {
+                const struct ckv_job_group *ours = &reference->groups[i], *theirs = &fast->groups[i];
+
+                ck_assert_mem_eq(&ours->budget, &theirs->budget, sizeof(ours->budget));
+                ck_assert_uint_eq(ours->kept_count, theirs->kept_count);
+                for (uint32_t k = 0; k < ours->kept_count; k++) {
+                        enum gap gap = gap_judge(reference, i, k, &theirs->kept[k]);
+
+                        ck_assert_msg(gap != GAP_OUTSIDE, "%s, job %" PRIu64 ", group %u, set %u: other rows kept",
+                                      subject->name, seed, i, k);
+                        within += gap == GAP_WITHIN;
+                }
+        }
+        return within;
+}
+
+/* Both move the reference's rows. */
+static void compare_moves(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
+                          struct random_job *reference, struct random_job *fast) {
+        for (uint32_t i = 0; i < reference->job->group_count; i++)
+                for (uint32_t k = 0; k < reference->job->groups[i].kept_count; k++) {
+                        ckv_kept_deinit(&fast->job->groups[i].kept[k]);
+                        ck_assert_int_eq(ckv_kept_copy(&reference->job->groups[i].kept[k],
+                                                       &fast->job->groups[i].kept[k]), 0);
+                }
+        ckv_ref_run_move(reference->job);
+        run_stage(subject->ops, backend, fast->job, CKV_STAGE_MOVE);
+        ck_assert_int_eq(fast->job->outcome, CKV_JOB_OK);
+        for (uint32_t i = 0; i < reference->memory_count; i++)
+                ck_assert_msg(memcmp(reference->memory[i].bytes, fast->memory[i].bytes, reference->memory[i].size) == 0,
+                              "%s, job %" PRIu64 ": other bytes in allocation %u", subject->name, seed, i);
+        for (uint32_t i = 0; i < reference->job->group_count; i++)
+                ck_assert_uint_eq(reference->job->groups[i].bytes_moved, fast->job->groups[i].bytes_moved);
+}
+
+struct tally {
+        uint32_t planned, moved, failed, within;
+};
+
+static void run_random(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
+                       const struct random_shape *shape, struct tally *tally) {
+        struct random_job *reference = random_job_new(seed, shape), *fast = random_job_new(seed, shape);
+
+        ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
+        run_stage(subject->ops, backend, fast->job, CKV_STAGE_PLAN);
+        tally->within += compare_plans(subject, seed, reference->job, fast->job);
+        tally->planned++;
+        if (reference->job->outcome == CKV_JOB_OK) {
+                compare_moves(subject, backend, seed, reference, fast);
+                for (uint32_t i = 0; i < reference->job->group_count; i++)
+                        tally->moved += reference->job->groups[i].bytes_moved > 0;
+        } else
+                tally->failed++;
+        (void)random_job_free(reference);
+        (void)random_job_free(fast);
+}
+
+START_TEST(plan_and_move_random) {
+        const struct subject *subject = &subjects[_i];
+        struct ckv_backend *backend = open_subject(subject);
+        struct tally tally = { 0 };
+
+        for (uint64_t seed = 1; seed <= JOBS; seed++)
+                run_random(subject, backend, seed, &(struct random_shape){ 0 }, &tally);
+        (void)subject->ops->close(backend);
+        printf("%s: %u jobs, %u of their groups moved, %u refused, %u kept sets inside the band\n", subject->name,
+               tally.planned, tally.moved, tally.failed, tally.within);
+        /* a suite in which nothing moves or nothing is refused proves little */
+        ck_assert_uint_gt(tally.moved, JOBS / 3);
+        ck_assert_uint_gt(tally.failed, 0);
+        /* the band holds the unit that was cut, so it would hide wrong rows in it; sets that really are that close are rare */
+        ck_assert_uint_le(tally.within, 3);
+}
+END_TEST
+
+/* Leaders and followers, and one set for all layers. */
+START_TEST(plan_and_move_reuse) {
+        const struct subject *subject = &subjects[_i];
+        struct ckv_backend *backend = open_subject(subject);
+        struct tally tally = { 0 };
+
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+                struct ckv_policy asked = {
+                        .window = 8, .reuse = 2 + seed % 4, .fill = seed % 2 ? CKV_FILL_BEST : CKV_FILL_LEAD,
+                        .layers = seed % 3 ? CKV_LAYERS_EACH : CKV_LAYERS_ONE,
+                };
+                struct random_shape shape = { .layers = 7, .rows = 200, .asked = &asked, .keep_ratio = 400000 };
+
+                run_random(subject, backend, 2000 + seed, &shape, &tally);
+        }
+        (void)subject->ops->close(backend);
+        ck_assert_uint_ge(tally.moved, 10);
+        ck_assert_uint_le(tally.within, 1);
+}
+END_TEST
+
+/* Windows of 256 rows, and more queries for one KV head than a panel holds. */
+START_TEST(plan_and_move_wide_windows) {
+        const struct subject *subject = &subjects[_i];
+        struct ckv_backend *backend = open_subject(subject);
+        struct ckv_policy asked = { .window = 256, .chunk = 16 };
+        struct random_shape shape = { .rows = 700, .kv_heads = 1, .layers = 1, .groups = 1, .asked = &asked,
+                .keep_ratio = 500000 };
+        struct tally tally = { 0 };
+
+        for (uint64_t seed = 1; seed <= WIDE_JOBS; seed++) {
+                asked.sliding = seed % 2 ? 0 : 100;
+                run_random(subject, backend, 1000 + seed, &shape, &tally);
+        }
+        (void)subject->ops->close(backend);
+        ck_assert_uint_gt(tally.moved, 0);
+}
+END_TEST
+
+START_TEST(plan_golden) {
+        const struct subject *subject = &subjects[_i];
+        struct ckv_backend *backend = open_subject(subject);
+        uint32_t ran = 0;
+
+        for (uint32_t i = 0; i < golden.count; i += GOLDEN_STEP) {
+                const struct golden_case *c = &golden.cases[i];
+                struct ckv_policy_fault fault;
+                struct ckv_job *job;
+                int r = golden_job(&golden, c, &job, &fault);
+
+                if (r == GOLDEN_E_UNSUPPORTED)
+                        continue;
+                ck_assert_int_eq(r, 0);
+                job->deadline_nsec = UINT64_MAX;
+                run_stage(subject->ops, backend, job, CKV_STAGE_PLAN);
+                ck_assert_int_eq(job->outcome, CKV_JOB_OK);
+                ck_assert_msg(golden_equal(c, &job->groups[0].kept[0]), "%s, line %u of golden.json: other rows kept",
+                              subject->name, c->line);
+                ran++;
+                (void)ckv_job_free(job);
+        }
+        (void)subject->ops->close(backend);
+        ck_assert_uint_gt(ran, 600 / GOLDEN_STEP);
+}
+END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("conformance");
+        TCase *tcase = tcase_create("backends");
+        SRunner *runner = srunner_create(suite);
+        int failed, r = golden_open(&golden);
+
+        if (r < 0) {
+                fprintf(stderr,
+                        "cannot read the golden files: error %d; run from the repository root or set CKV_TEST_DATA\n", -r);
+                return EXIT_FAILURE;
+        }
+        suite_add_tcase(suite, tcase);
+        tcase_set_timeout(tcase, 600);
+        tcase_add_loop_test(tcase, plan_and_move_random, 0, CKV_ARRAY_SIZE(subjects));
+        tcase_add_loop_test(tcase, plan_and_move_reuse, 0, CKV_ARRAY_SIZE(subjects));
+        tcase_add_loop_test(tcase, plan_and_move_wide_windows, 0, CKV_ARRAY_SIZE(subjects));
+        tcase_add_loop_test(tcase, plan_golden, 0, CKV_ARRAY_SIZE(subjects));
+        srunner_run_all(runner, CK_NORMAL);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        golden_close(&golden);
+        return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,120 @@
+/*
+ * Request ids: new, repeated, conflicting, too old; what is stored, and for
+ * how long answers keep their sets.
+ */
+#include "base/limits.h"
+#include "daemon/window.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct ckv_window window;
+
+static void setup(void) {
+        memset(&window, 0, sizeof(window));
+}
+
+static void teardown(void) {
+        ckv_window_deinit(&window);
+}
+
+/* compressed() - an answer with one group, one policy and one set of two words */
+static struct ckv_answer compressed(void) {
+        struct ckv_answer answer = { .bytes = sizeof(struct ckv_record_group_result) + sizeof(struct ckv_record_policy) +
+                                              sizeof(struct ckv_record_set) + 8 };
+        struct ckv_record_group_result group = { .sets_sent = 1, .set_count = 1, .kept_digest = 42 };
+
+        answer.record.body.result.answer = CKV_ANSWER_COMPRESSED;
+        answer.record.body.result.u.compressed.group_count = 1;
+        answer.record.body.result.u.compressed.policy_count = 1;
+        answer.record.body.result.u.compressed.set_count = 1;
+        answer.record.body.result.u.compressed.word_count = 2;
+        answer.attachment = calloc(1, answer.bytes);
+        ck_assert_ptr_nonnull(answer.attachment);
+        memcpy(answer.attachment, &group, sizeof(group));
+        return answer;
+}
+
+static void run(uint64_t id, uint64_t digest) {
+        struct ckv_window_entry *entry;
+        struct ckv_answer answer = compressed();
+
+        ck_assert_int_eq(ckv_window_enter(&window, id, digest, &entry), 0);
+        ckv_window_store(&window, entry, &answer);
+        ck_assert_ptr_null(answer.attachment);
+}
+
+START_TEST(test_repeat_and_conflict) {
+        struct ckv_window_entry *entry;
+
+        run(5, 100);
+        ck_assert_int_eq(ckv_window_enter(&window, 5, 100, &entry), CKV_WINDOW_E_REPEAT);
+        ck_assert_ptr_nonnull(entry->answer);
+        ck_assert_int_eq(ckv_window_enter(&window, 5, 101, &entry), CKV_WINDOW_E_CONFLICT);
+        ck_assert_ptr_null(ckv_window_find(&window, 6));
+        ck_assert_ptr_null(ckv_window_find(&window, 0));
+}
+END_TEST
+
+START_TEST(test_window_edges) {
+        struct ckv_window_entry *entry;
+        uint64_t top = 5000;
+
+        run(top, 1);
+        ck_assert_uint_eq(ckv_window_lowest(&window), top - CKV_LIMIT_STORED_OUTCOMES + 1);
+        ck_assert_int_eq(ckv_window_enter(&window, top - CKV_LIMIT_STORED_OUTCOMES, 1, &entry), CKV_WINDOW_E_OLD);
+        ck_assert_int_eq(ckv_window_enter(&window, top - CKV_LIMIT_STORED_OUTCOMES + 1, 1, &entry), 0);
+        ckv_window_forget(entry);
+        ck_assert_int_eq(ckv_window_enter(&window, UINT64_MAX / 2, 1, &entry), 0);
+        ck_assert_int_eq(ckv_window_enter(&window, top, 1, &entry), CKV_WINDOW_E_OLD);
+}
+END_TEST
+
+START_TEST(test_running_slot_is_not_taken) {
+        struct ckv_window_entry *first, *second;
+
+        ck_assert_int_eq(ckv_window_enter(&window, 3, 1, &first), 0);
+        first->running = (struct ckv_request *)&window; /* any address: never looked at */
+        ck_assert_int_eq(ckv_window_enter(&window, 3 + CKV_LIMIT_STORED_OUTCOMES, 1, &second), CKV_WINDOW_E_BUSY);
+        first->running = NULL;
+        ck_assert_int_eq(ckv_window_enter(&window, 3 + CKV_LIMIT_STORED_OUTCOMES, 1, &second), 0);
+}
+END_TEST
+
+START_TEST(test_old_answers_lose_their_sets_and_nothing_else) {
+        struct ckv_record_group_result group;
+        struct ckv_window_entry *entry;
+
+        for (uint64_t id = 1; id <= CKV_LIMIT_STORED_SETS + 1; id++)
+                run(id, id);
+        entry = ckv_window_find(&window, 1);
+        ck_assert_uint_eq(entry->answer->record.body.result.u.compressed.set_count, 0);
+        ck_assert_uint_eq(entry->answer->record.body.result.u.compressed.word_count, 0);
+        ck_assert_uint_eq(entry->answer->bytes, sizeof(struct ckv_record_group_result) + sizeof(struct ckv_record_policy));
+        memcpy(&group, entry->answer->attachment, sizeof(group));
+        ck_assert_uint_eq(group.sets_sent, 0);
+        ck_assert_uint_eq(group.set_count, 1);
+        ck_assert_uint_eq(group.kept_digest, 42);
+        entry = ckv_window_find(&window, 2);
+        ck_assert_uint_eq(entry->answer->record.body.result.u.compressed.set_count, 1);
+}
+END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("window");
+        TCase *tcase = tcase_create("window");
+        SRunner *runner = srunner_create(suite);
+        int failed;
+
+        tcase_add_checked_fixture(tcase, setup, teardown);
+        tcase_add_test(tcase, test_repeat_and_conflict);
+        tcase_add_test(tcase, test_window_edges);
+        tcase_add_test(tcase, test_running_slot_is_not_taken);
+        tcase_add_test(tcase, test_old_answers_lose_their_sets_and_nothing_else);
+        suite_add_tcase(suite, tcase);
+        srunner_run_all(runner, CK_NORMAL);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
