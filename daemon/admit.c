@@ -28,7 +28,7 @@ static bool cut(const struct ckv_record *record, const uint8_t *attachment, uint
         uint64_t words = body->query_layer_count, policy_sum = 0;
 
         if (body->group_count < 1 || body->group_count > CKV_LIMIT_GROUPS)
-                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_GROUPS, CKV_D_COUNT, 1, CKV_LIMIT_GROUPS,
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_COMPRESS_GROUPS, CKV_D_COUNT, 1, CKV_LIMIT_GROUPS,
                                   body->group_count);
         if (groups + policies + (uint64_t)body->word_count * sizeof(uint32_t) != bytes)
                 return ckv_refuse(status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_INTERNAL, 0, 0, 0);
@@ -58,12 +58,10 @@ static bool check_built(const struct ckv_compress_parts *parts, struct ckv_recor
                 enum ckv_field field;
                 bool set;
         } unbuilt[] = {
-                { CKV_F_COMPRESS_MODE, body->mode == CKV_MODE_COPY_OUT },
                 { CKV_F_COMPRESS_HOLD, body->hold },
                 { CKV_F_COMPRESS_CONTROL_SLOT, body->control_slot },
                 { CKV_F_COMPRESS_CONTROL_USE, body->control_use },
-                { CKV_F_COMPRESS_REPLY_FORM, body->reply_form == CKV_REPLY_IN_REGION || body->reply_form == CKV_REPLY_IN_SLOT },
-                { CKV_F_COMPRESS_REPLY_TO, body->reply_to.region_id || body->reply_to.size || body->reply_to.offset },
+                { CKV_F_COMPRESS_REPLY_FORM, body->reply_form == CKV_REPLY_IN_SLOT },
                 { CKV_F_QUERIES_LSE, body->lse.region_id || body->lse.size || body->lse.offset },
                 { CKV_F_QUERIES_SINK_LOGITS, body->sink_logits.region_id || body->sink_logits.size || body->sink_logits.offset },
         };
@@ -77,12 +75,7 @@ static bool check_built(const struct ckv_compress_parts *parts, struct ckv_recor
                         enum ckv_field field;
                         bool set;
                 } of_group[] = {
-                        { CKV_F_GROUP_DESTINATION, g->destination_form || g->destination_count || g->destination_from.region_id },
                         { CKV_F_GROUP_POLICIES, g->policy_count > 1 },
-                        { CKV_F_GROUP_GIVEN_RUNS, g->given_run_count },
-                        { CKV_F_GROUP_SCORE_KIND, g->score_kind },
-                        { CKV_F_GROUP_SCORES_OUT, g->scores_out.region_id || g->scores_out.size || g->scores_out.offset },
-                        { CKV_F_GROUP_SCORES_IN, g->scores_in.region_id || g->scores_in.size || g->scores_in.offset },
                 };
 
                 for (size_t k = 0; k < CKV_ARRAY_SIZE(of_group); k++)
@@ -99,7 +92,7 @@ static bool check_group(const struct ckv_request *request, const struct ckv_comp
         uint64_t rows_limit = request->session->daemon->options->rows;
 
         if (g->group >= request->cache->group_count)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_GROUP, i, 0, CKV_D_AT_MOST,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_GROUP, i, 0, CKV_D_AT_MOST,
                                      request->cache->group_count - 1, g->group, 0);
         for (uint32_t k = 0; k < i; k++)
                 if (parts->groups[k].group == g->group)
@@ -133,7 +126,9 @@ static bool take_layers(struct ckv_request *request, const struct ckv_cache_grou
 
                 group->layers[k] = (struct ckv_job_layer){ .number = layer->number, .k = layer->k, .v = layer->v };
                 for (size_t r = 0; r < CKV_ARRAY_SIZE(regions); r++) {
-                        if (request->mode == CKV_MODE_IN_PLACE && !regions[r]->writable)
+                        if (!regions[r])
+                                continue;       /* latent: no V */
+                        if (request->mode != CKV_MODE_PLAN && !regions[r]->writable)
                                 return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_MODE, CKV_D_READ_ONLY, regions[r]->id,
                                                   0, 0);
                         if (ckv_request_use_region(request, regions[r]))
@@ -149,6 +144,8 @@ static uint64_t kept_runs_bound(const struct ckv_job_group *group) {
         bool even_units = group->policy.selector == CKV_SELECTOR_CHUNK && !s->positions;
         uint64_t unit = even_units ? group->policy.chunk : 1, kept = s->rows, dropped;
 
+        if (group->given)
+                return group->kept[0].run_count;
         if (s->keep_ratio)
                 kept = (uint64_t)s->rows * s->keep_ratio / 1000000;
         if (s->max_tokens)
@@ -161,7 +158,7 @@ static uint64_t kept_runs_bound(const struct ckv_job_group *group) {
 /* check_reply_size() - refuse now what could not be answered later */
 static bool check_reply_size(const struct ckv_request *request, const struct ckv_record_group *groups,
                              struct ckv_record_status *status) {
-        uint64_t limit = request->session->daemon->options->reply_bytes, message = 512, ring = 0;
+        uint64_t limit = request->session->daemon->options->reply_bytes, message = 512, ring = 0, region = 0;
 
         for (uint32_t i = 0; i < request->job->group_count; i++) {
                 const struct ckv_job_group *group = &request->job->groups[i];
@@ -173,16 +170,40 @@ static bool check_reply_size(const struct ckv_request *request, const struct ckv
                 ring += sizeof(struct ckv_record_group_result) + sizeof(struct ckv_record_policy);
                 if (request->reply_form == CKV_REPLY_NO_SETS)
                         continue;
+                if (request->reply_form == CKV_REPLY_IN_REGION) {
+                        region += sets * (24 + 8 * runs);
+                        continue;
+                }
                 message += sets * lists * (2 * runs + rows / 128 + rows / 16384 + 24);
                 if (request->reply_form == CKV_REPLY_ROWS)
                         message += sets * 4 * rows;
                 ring += sets * (sizeof(struct ckv_record_set) + lists * 8 * runs);
         }
+        if (region > request->reply_bytes)
+                return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_TO, CKV_D_REPLY_TOO_LARGE, region,
+                                  request->reply_bytes, 0);
         if (message > limit)
                 return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE, message, limit, 0);
         if (ring > CKV_ATTACHMENT_MAX_BYTES)
                 return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE, ring,
                                   CKV_ATTACHMENT_MAX_BYTES, 0);
+        return true;
+}
+
+/* take_reply_slice() - where REPLY_IN_REGION writes the sets */
+static bool take_reply_slice(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *status) {
+        struct ckv_region *region;
+
+        if (request->reply_form != CKV_REPLY_IN_REGION)
+                return body->reply_to.region_id == 0 ||
+                       ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_NOT_USED, 0, 0, 0);
+        if (!ckv_region_slice(request->session, &body->reply_to, 0, CKV_F_COMPRESS_REPLY_TO, status, &region, &request->reply_address))
+                return false;
+        if (!region->writable)
+                return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_REPLY_TO, CKV_D_READ_ONLY, region->id, 0, 0);
+        if (ckv_request_use_region(request, region))
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        request->reply_bytes = body->reply_to.size;
         return true;
 }
 
@@ -208,7 +229,8 @@ static bool admit_group(struct ckv_request *request, const struct ckv_compress_p
         request->table_forms[i] = g->table_form;
         return take_layers(request, cache_group, i, status) &&
                ckv_admit_policy(request, g, policy, &w, i, status) &&
-               ckv_admit_table(request, g, &w, i, cache_group->num_blocks, status);
+               ckv_admit_given(request, g, &w, i, status) &&
+               ckv_admit_tables(request, g, &w, i, cache_group->num_blocks, status);
 }
 
 bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, const uint8_t *attachment, uint32_t bytes,
@@ -221,7 +243,7 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
 
         if (!cut(record, attachment, bytes, &parts, ret_status) || !check_built(&parts, ret_status))
                 return false;
-        if (body->mode != CKV_MODE_PLAN && body->mode != CKV_MODE_IN_PLACE)
+        if (body->mode < CKV_MODE_PLAN || body->mode > CKV_MODE_COPY_OUT)
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_MODE, CKV_D_ENUM, body->mode, 0, 0);
         if (body->reply_form > CKV_REPLY_NO_SETS)
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_FORM, CKV_D_ENUM, body->reply_form, 0, 0);
@@ -246,7 +268,8 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
                         return false;
                 policy += parts.groups[i].policy_count;
         }
-        if (!ckv_admit_queries(request, &parts, ret_status) || !check_reply_size(request, parts.groups, ret_status))
+        if (!ckv_admit_queries(request, &parts, ret_status) || !take_reply_slice(request, body, ret_status) ||
+            !check_reply_size(request, parts.groups, ret_status))
                 return false;
         request->job->owner = request;
         request->job->fair_key = request->session->peer.uid;

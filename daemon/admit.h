@@ -32,13 +32,17 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
 
 /* The steps of ckv_admit() that have files of their own; @index is the group's place in the request. */
 
-/* admit_table.c: expand and check the block table into job group @index */
-bool ckv_admit_table(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
-                     uint32_t index, uint32_t num_blocks, struct ckv_record_status *ret_status);
+/* admit_table.c: expand and check the block table, and the destination of COPY_OUT, into job group @index */
+bool ckv_admit_tables(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
+                      uint32_t index, uint32_t num_blocks, struct ckv_record_status *ret_status);
 
 /* admit_policy.c: resolve the policy, budget, spans, positions of job group @index */
 bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_record_policy *policy,
                       const struct ckv_group_words *words, uint32_t index, struct ckv_record_status *ret_status);
+
+/* admit_given.c: a kept set or scores that the caller brings, and where scores are to go */
+bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
+                     uint32_t index, struct ckv_record_status *ret_status);
 
 /* admit_queries.c: where the window queries of all groups lie */
 bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_parts *parts, struct ckv_record_status *ret_status);

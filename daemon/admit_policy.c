@@ -69,7 +69,7 @@ static bool refuse_fault(struct ckv_record_status *status, const struct ckv_poli
 
         switch (fault->kind) {
         case CKV_FAULT_RANGE:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_RANGE, fault->low, fault->high,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, field, index, 0, CKV_D_RANGE, fault->low, fault->high,
                                      fault->value);
         case CKV_FAULT_EVEN:
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_ODD, fault->value, 0, 0);
@@ -99,21 +99,21 @@ static bool take_positions(struct ckv_selection *selection, const uint32_t *runs
         selection->positions = positions;
         for (uint32_t i = 0; i < count; i++) {
                 if (runs[i] == 0 && i > 0)
-                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_LEAST, 1,
+                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_LEAST, 1,
                                              0, 0);
                 if (position + runs[i] > logical_len)
                         return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_MOST,
                                              logical_len, position + runs[i], 0);
                 for (uint32_t k = 0; i % 2 && k < runs[i]; k++) {
                         if (rows == selection->rows)
-                                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POSITION_RUNS, index, 0,
+                                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0,
                                                      CKV_D_AT_MOST, selection->rows, rows + 1, 0);
                         positions[rows++] = (uint32_t)position + k;
                 }
                 position += runs[i];
         }
         if (rows < selection->rows)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_LEAST,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_LEAST,
                                      selection->rows, rows, 0);
         return true;
 }
@@ -125,10 +125,10 @@ static bool take_spans(struct ckv_selection *selection, const struct ckv_record_
         struct ckv_span *spans;
 
         if (count > CKV_LIMIT_SPANS)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_PROTECT, index, 0, CKV_D_COUNT, 0, CKV_LIMIT_SPANS,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT, index, 0, CKV_D_COUNT, 0, CKV_LIMIT_SPANS,
                                      count);
         if (group->protect_prefix > selection->rows)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_PROTECT_PREFIX, index, 0, CKV_D_AT_MOST,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT_PREFIX, index, 0, CKV_D_AT_MOST,
                                      selection->rows, group->protect_prefix, 0);
         if (group->protect_prefix) {
                 uint64_t whole = ((uint64_t)group->protect_prefix + tokens_per_block - 1) / tokens_per_block * tokens_per_block;
@@ -142,7 +142,7 @@ static bool take_spans(struct ckv_selection *selection, const struct ckv_record_
         for (uint32_t i = 0; i < count; i++) {
                 spans[i] = (struct ckv_span){ words[2 * i], words[2 * i + 1] };
                 if (spans[i].count == 0)
-                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_PROTECT, index, i, CKV_D_AT_LEAST, 1, 0, 0);
+                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT, index, i, CKV_D_AT_LEAST, 1, 0, 0);
         }
         selection->span_count = count;
         if (prefix) {
@@ -165,12 +165,12 @@ static bool take_chunk_lengths(struct ckv_selection *selection, const struct ckv
                                                    CKV_D_NOT_USED, 0, 0, 0);
         for (uint32_t i = 0; i < count; i++) {
                 if (words[i] == 0)
-                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_AT_LEAST, 1,
+                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_AT_LEAST, 1,
                                              0, 0);
                 sum += words[i];
         }
         if (sum != selection->rows)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_RANGE,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_RANGE,
                                      selection->rows, selection->rows, sum);
         lengths = malloc(CKV_MAX(count, 1u) * sizeof(*lengths));
         if (!lengths)
@@ -179,6 +179,17 @@ static bool take_chunk_lengths(struct ckv_selection *selection, const struct ckv
                 lengths[i] = words[i];
         selection->chunk_lengths = lengths;
         selection->chunk_length_count = count;
+        return true;
+}
+
+/* check_latent() - without V there is nothing to weigh by, and 1 / sqrt(d) is the scale of no latent attention */
+static bool check_latent(const struct ckv_job_group *group, uint32_t index, struct ckv_record_status *status) {
+        if (group->head_dim_v > 0 || group->given || group->scores.in)
+                return true;
+        if (group->policy.value_weight != CKV_WEIGHT_NONE)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, index, 0, CKV_D_NOT_USED, 0, 0, 0);
+        if (group->policy.scorer == CKV_SCORER_WINDOW && group->policy.scale == 0)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, index, 0, CKV_D_MISSING, 0, 0, 0);
         return true;
 }
 
@@ -191,15 +202,18 @@ bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group
 
         policy_from_record(policy, &asked);
         if (!ckv_policy_resolve(&asked, &job_group->policy, &fault) ||
-            !ckv_policy_check_budget(&job_group->policy, group->keep_ratio, group->max_tokens, &fault))
+            (!group->given_run_count &&
+             !ckv_policy_check_budget(&job_group->policy, group->keep_ratio, group->max_tokens, &fault)))
                 return refuse_fault(ret_status, &fault, asked.profile, index);
         if (asked.layer_first && asked.layer_first != job_group->layers[0].number)
-                return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_LAYER_FIRST, index, 0, CKV_D_RANGE,
+                return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_LAYER_FIRST, index, 0, CKV_D_RANGE,
                                      job_group->layers[0].number, job_group->layers[0].number, asked.layer_first);
         job_group->policy.layer_first = job_group->layers[0].number;
         if (job_group->policy.reuse > job_group->layer_count)
-                return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_REUSE, index, 0, CKV_D_RANGE, 1,
+                return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_REUSE, index, 0, CKV_D_RANGE, 1,
                                      job_group->layer_count, job_group->policy.reuse);
+        if (!check_latent(job_group, index, ret_status))
+                return false;
         selection->keep_ratio = group->keep_ratio;
         selection->max_tokens = group->max_tokens;
         if (group->position_run_count &&

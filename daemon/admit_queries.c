@@ -16,7 +16,7 @@
 static bool needs_queries(const struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
 
-        return (policy->scorer == CKV_SCORER_WINDOW || policy->scorer == CKV_SCORER_RAW_QK) &&
+        return !group->given && !group->scores.in && (policy->scorer == CKV_SCORER_WINDOW || policy->scorer == CKV_SCORER_RAW_QK) &&
                policy->selector != CKV_SELECTOR_STREAMING && group->selection.rows > 0 &&
                group->selection.rows >= policy->min_tokens && group->selection.rows >= policy->window;
 }
@@ -37,7 +37,7 @@ static bool check_rows(const struct ckv_job *job, const struct ckv_record_compre
                         return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_QUERY_PAST_END, last,
                                           group->selection.rows - 1, 0);
                 if (last + 1 < group->policy.window)
-                        return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_LAST_ROW, CKV_D_AT_LEAST,
+                        return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_AT_LEAST,
                                           group->policy.window - 1, last, 0);
         }
         return true;
@@ -50,9 +50,9 @@ static bool check_form(const struct ckv_record_compress *body, uint64_t *ret_ele
         if (body->query_dtype < CKV_DTYPE_F32 || body->query_dtype > CKV_DTYPE_BF16)
                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_DTYPE, CKV_D_ENUM, body->query_dtype, 0, 0);
         if (body->query_rows < 1 || body->query_rows > 256)
-                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_ROWS, CKV_D_RANGE, 1, 256, body->query_rows);
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_ROWS, CKV_D_RANGE, 1, 256, body->query_rows);
         if (body->query_ring_start >= body->query_rows)
-                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_RING_START, CKV_D_AT_MOST, body->query_rows - 1,
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_RING_START, CKV_D_AT_MOST, body->query_rows - 1,
                                   body->query_ring_start, 0);
         element = ckv_dtype_bytes((enum ckv_dtype)body->query_dtype);
         if (body->query_layer_stride % element)

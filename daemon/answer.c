@@ -200,6 +200,34 @@ static uint64_t digest_set(uint64_t digest, const struct ckv_job_group *group, c
         return digest;
 }
 
+/* sends_sets() - do sets travel in the answer itself? */
+static bool sends_sets(const struct ckv_request *request) {
+        return request->reply_form == CKV_REPLY_RUNS || request->reply_form == CKV_REPLY_ROWS;
+}
+
+/* write_to_region() - REPLY_IN_REGION: head and runs of each set, one after the other. Admission saw to the room. */
+static void write_to_region(const struct ckv_request *request, uint32_t index, const struct set *sets, uint32_t set_count,
+                            uint8_t **at) {
+        const struct ckv_job_group *group = &request->job->groups[index];
+
+        for (uint32_t i = 0; i < set_count; i++) {
+                uint32_t head[6] = { group->number, sets[i].layer_first, 0, group->selection.rows, sets[i].kept->count, 0 };
+                uint32_t end = 0;
+
+                head[5] = (uint32_t)(2 * sets[i].kept->run_count);
+                memcpy(*at, head, sizeof(head));
+                *at += sizeof(head);
+                for (size_t k = 0; k < sets[i].kept->run_count; k++) {
+                        const struct ckv_run *run = &sets[i].kept->runs[k];
+                        uint32_t pair[2] = { run->src - end, run->len };
+
+                        memcpy(*at, pair, sizeof(pair));
+                        *at += sizeof(pair);
+                        end = run->src + run->len;
+                }
+        }
+}
+
 static void fill_group_result(const struct ckv_request *request, uint32_t index, const struct set *sets, uint32_t set_count,
                               struct ckv_record_group_result *ret_result) {
         const struct ckv_job_group *group = &request->job->groups[index];
@@ -214,7 +242,7 @@ static void fill_group_result(const struct ckv_request *request, uint32_t index,
                 .group = group->number, .physical_before = group->selection.rows, .physical_len = longest,
                 .kept_all = group->budget.kept_all, .table_used = (longest + per_entry - 1) / per_entry,
                 .budget = group->budget.budget, .budget_raised = group->budget.raised, .policy_count = 1,
-                .sets_sent = request->reply_form == CKV_REPLY_NO_SETS ? 0 : set_count, .set_count = set_count,
+                .sets_sent = sends_sets(request) ? set_count : 0, .set_count = set_count,
                 .kept_digest = digest, .bytes_moved = group->bytes_moved,
         };
 }
@@ -261,7 +289,7 @@ static int measure(const struct ckv_request *request, struct layout *ret_layout)
 
                 ret_layout->set_counts[i] = list_sets(&job->groups[i], list);
                 ret_layout->sets += ret_layout->set_counts[i];
-                if (request->reply_form == CKV_REPLY_NO_SETS)
+                if (!sends_sets(request))
                         continue;
                 for (uint32_t k = 0; k < ret_layout->set_counts[i]; k++)
                         ret_layout->words += (uint32_t)(2 * list[k].kept->run_count) +
@@ -283,6 +311,7 @@ int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *
         struct ckv_record_result *result;
         struct ckv_record_set *heads;
         struct ckv_answer answer;
+        uint8_t *region = request->reply_address;
         uint32_t *words, sets_sent, at = 0;
         size_t bytes;
         int r;
@@ -290,7 +319,7 @@ int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *
         r = measure(request, &layout);
         if (r)
                 return r;
-        sets_sent = request->reply_form == CKV_REPLY_NO_SETS ? 0 : layout.sets;
+        sets_sent = sends_sets(request) ? layout.sets : 0;
         bytes = job->group_count * (sizeof(*results) + sizeof(*policies)) + sets_sent * sizeof(*heads) + layout.words * sizeof(*words);
         init_ok(&answer, CKV_ANSWER_COMPRESSED);
         answer.attachment = calloc(1, bytes);
@@ -305,6 +334,8 @@ int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *
         for (uint32_t i = 0; i < job->group_count; i++) {
                 const struct set *sets = layout.list + at;
 
+                if (request->reply_form == CKV_REPLY_IN_REGION)
+                        write_to_region(request, i, sets, layout.set_counts[i], &region);
                 fill_group_result(request, i, sets, layout.set_counts[i], &results[i]);
                 fill_policy(&job->groups[i], &policies[i]);
                 for (uint32_t k = 0; sets_sent && k < layout.set_counts[i]; k++) {

@@ -38,10 +38,10 @@ static bool cut_attachment(const struct ckv_record_cache *body, const uint8_t *a
         uint64_t groups, planes, words;
 
         if (body->group_count < 1 || body->group_count > CKV_LIMIT_GROUPS)
-                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_GROUPS, CKV_D_COUNT, 1, CKV_LIMIT_GROUPS,
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_CACHE_GROUPS, CKV_D_COUNT, 1, CKV_LIMIT_GROUPS,
                                   body->group_count);
         if (body->plane_count < 1 || body->plane_count > CKV_LIMIT_PLANES)
-                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANES, CKV_D_COUNT, 1, CKV_LIMIT_PLANES,
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_CACHE_PLANES, CKV_D_COUNT, 1, CKV_LIMIT_PLANES,
                                   body->plane_count);
         groups = (uint64_t)body->group_count * sizeof(struct ckv_record_cache_group);
         planes = (uint64_t)body->plane_count * sizeof(struct ckv_record_plane);
@@ -73,14 +73,14 @@ static bool check_shape(const struct ckv_record_cache_group *g, uint32_t i, stru
                 { CKV_F_CACHE_GROUP_KV_HEADS, g->kv_heads, 1, CKV_LIMIT_HEADS },
                 { CKV_F_CACHE_GROUP_Q_HEADS, g->q_heads, 1, UINT32_MAX },
                 { CKV_F_CACHE_GROUP_HEAD_DIM_K, g->head_dim_k, 1, CKV_LIMIT_HEAD_DIM },
-                { CKV_F_CACHE_GROUP_HEAD_DIM_V, g->head_dim_v, 1, CKV_LIMIT_HEAD_DIM },
+                { CKV_F_CACHE_GROUP_HEAD_DIM_V, g->head_dim_v, 0, CKV_LIMIT_HEAD_DIM },
                 { CKV_F_CACHE_GROUP_TOKENS_PER_BLOCK, g->tokens_per_block, 1, CKV_LIMIT_TOKENS_PER_BLOCK },
                 { CKV_F_CACHE_GROUP_NUM_BLOCKS, g->num_blocks, 1, UINT32_MAX },
         };
 
         for (size_t k = 0; k < CKV_ARRAY_SIZE(bounds); k++)
                 if (bounds[k].value < bounds[k].low || bounds[k].value > bounds[k].high)
-                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, bounds[k].field, i, 0, CKV_D_RANGE, bounds[k].low,
+                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, bounds[k].field, i, 0, CKV_D_RANGE, bounds[k].low,
                                              bounds[k].high, bounds[k].value);
         if (g->q_heads % g->kv_heads)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_GROUP_Q_HEADS, i, 0, CKV_D_MULTIPLE, g->kv_heads,
@@ -114,7 +114,7 @@ static struct ckv_cache_layer *find_layer(const struct ckv_cache *cache, uint32_
 static bool add_group(struct ckv_cache *cache, const struct ckv_record_cache_group *from, const uint32_t *numbers, uint32_t i,
                       struct ckv_record_status *status) {
         struct ckv_cache_group *group = &cache->groups[i];
-        const struct ckv_cache_group *other;
+        const struct ckv_cache_group *other = NULL;
 
         if (!check_shape(from, i, status))
                 return false;
@@ -127,7 +127,7 @@ static bool add_group(struct ckv_cache *cache, const struct ckv_record_cache_gro
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
         for (uint32_t k = 0; k < from->layer_count; k++) {
                 if (numbers[k] > CKV_LIMIT_LAYER_NUMBER)
-                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_GROUP_LAYERS, i, 0, CKV_D_AT_MOST,
+                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_CACHE_GROUP_LAYERS, i, 0, CKV_D_AT_MOST,
                                              CKV_LIMIT_LAYER_NUMBER, numbers[k], 0);
                 if (k > 0 && numbers[k] <= numbers[k - 1])
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_GROUP_LAYERS, i, 0, CKV_D_ORDER, k, 0, 0);
@@ -142,19 +142,19 @@ static bool add_group(struct ckv_cache *cache, const struct ckv_record_cache_gro
 
 /* check_plane() - what can be said of a plane without its layers */
 static bool check_plane(const struct ckv_record_plane *p, uint32_t i, struct ckv_record_status *status) {
-        if (p->kind == PLANE_LATENT || p->kind == PLANE_OPAQUE)
+        if (p->kind == PLANE_OPAQUE)
                 return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_CACHE_PLANE_KIND, i, 0, CKV_D_NOT_BUILT, 0, 0, 0);
-        if (p->kind != PLANE_K && p->kind != PLANE_V)
+        if (p->kind < PLANE_K || p->kind > PLANE_LATENT)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_KIND, i, 0, CKV_D_ENUM, p->kind, 0, 0);
         if (p->dtype < CKV_DTYPE_F32 || p->dtype > CKV_DTYPE_BYTE)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_DTYPE, i, 0, CKV_D_ENUM, p->dtype, 0, 0);
         if (p->dtype > CKV_DTYPE_BF16)
                 return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_CACHE_PLANE_DTYPE, i, 0, CKV_D_NOT_BUILT, 0, 0, 0);
         if (p->layer_count < 1 || p->layer_count > CKV_LIMIT_PLANE_LAYERS)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_LAYER_COUNT, i, 0, CKV_D_RANGE, 1,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_CACHE_PLANE_LAYER_COUNT, i, 0, CKV_D_RANGE, 1,
                                      CKV_LIMIT_PLANE_LAYERS, p->layer_count);
         if (p->layer_first > CKV_LIMIT_LAYER_NUMBER)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_LAYER_FIRST, i, 0, CKV_D_AT_MOST,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_CACHE_PLANE_LAYER_FIRST, i, 0, CKV_D_AT_MOST,
                                      CKV_LIMIT_LAYER_NUMBER, p->layer_first, 0);
         if (!isfinite(p->scale))
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_SCALE, i, 0, CKV_D_FINITE, 0, 0, 0);
@@ -219,7 +219,7 @@ static bool add_plane(struct ckv_cache *cache, const struct ckv_record_plane *p,
         if (!check_alignment(p, region, i, status))
                 return false;
         for (uint32_t k = 0; k < p->layer_count; k++) {
-                const struct ckv_cache_group *group;
+                const struct ckv_cache_group *group = NULL;
                 struct ckv_cache_layer *layer = find_layer(cache, p->layer_first + k, &group);
                 struct ckv_plane plane = {
                         .block_stride = p->block_stride, .head_stride = p->head_stride,
@@ -231,30 +231,33 @@ static bool add_plane(struct ckv_cache *cache, const struct ckv_record_plane *p,
                 if (!layer)
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE, i, 0, CKV_D_LAYER_UNKNOWN,
                                              p->layer_first + k, 0, 0);
-                if (p->kind == PLANE_K ? layer->k_region != NULL : layer->v_region != NULL)
+                if ((p->kind == PLANE_LATENT) != (group->head_dim_v == 0) || (p->kind == PLANE_LATENT && group->kv_heads != 1))
+                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_KIND, i, 0, CKV_D_LATENT_SHAPE, 0, 0,
+                                             0);
+                if (p->kind == PLANE_V ? layer->v_region != NULL : layer->k_region != NULL)
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE, i, 0, CKV_D_PLANE_TWICE,
                                              layer->number, p->kind, 0);
-                plane.dims = p->kind == PLANE_K ? group->head_dim_k : group->head_dim_v;
+                plane.dims = p->kind == PLANE_V ? group->head_dim_v : group->head_dim_k;
                 /* the extent is that of all layers of the plane, so one look for each group is enough */
                 if (group != checked && !check_extent(p, group, &plane, region, i, status))
                         return false;
                 checked = group;
                 plane.base = region->mapping.base + p->offset + k * p->layer_stride;
                 cache->fast_path = cache->fast_path && ckv_plane_dims_adjacent(&plane);
-                *(p->kind == PLANE_K ? &layer->k : &layer->v) = plane;
-                *(p->kind == PLANE_K ? &layer->k_region : &layer->v_region) = region;
+                *(p->kind == PLANE_V ? &layer->v : &layer->k) = plane;
+                *(p->kind == PLANE_V ? &layer->v_region : &layer->k_region) = region;
                 region->cache_uses++;
         }
         return true;
 }
 
-/* check_complete() - each layer has both its planes */
+/* check_complete() - each layer has both its planes, or its latent one */
 static bool check_complete(const struct ckv_cache *cache, struct ckv_record_status *status) {
         for (uint32_t i = 0; i < cache->group_count; i++)
                 for (uint32_t k = 0; k < cache->groups[i].layer_count; k++) {
                         const struct ckv_cache_layer *layer = &cache->groups[i].layers[k];
 
-                        if (!layer->k_region || !layer->v_region)
+                        if (!layer->k_region || (!layer->v_region && cache->groups[i].head_dim_v > 0))
                                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANES, CKV_D_PLANE_MISSING,
                                                   layer->number, layer->k_region ? PLANE_V : PLANE_K, 0);
                 }

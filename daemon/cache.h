@@ -19,8 +19,8 @@ struct ckv_session;
 
 struct ckv_cache_layer {
         uint32_t number;
-        struct ckv_plane k, v;                  /* addresses in the daemon's mapping */
-        struct ckv_region *k_region, *v_region; /* each counts one cache use */
+        struct ckv_plane k, v;                  /* addresses in the daemon's mapping; latent: k alone */
+        struct ckv_region *k_region, *v_region; /* each counts one cache use; latent: v_region NULL */
 };
 
 struct ckv_cache_group {

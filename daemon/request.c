@@ -171,11 +171,27 @@ static bool plan_failed(const struct ckv_request *request, struct ckv_record_sta
                 return !ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT,
                                       group->selection.keep_ratio ? CKV_F_GROUP_KEEP_RATIO : CKV_F_GROUP_MAX_TOKENS, index, 0,
                                       CKV_D_BUDGET_UNDER_WINDOW, group->budget.budget, group->policy.window, 0);
+        case CKV_JOB_SCORES_SIZE:
+                return !ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT,
+                                      group->scores.in ? CKV_F_GROUP_SCORES_IN : CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_SCORES_SIZE,
+                                      job->fail_need, group->scores.in ? group->scores.in_count * sizeof(float) : group->scores.out_bytes,
+                                      0);
         case CKV_JOB_NO_MEMORY:
                 break;
         }
         ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
         status->retry_after_ms = CKV_RETRY_MS;
+        return true;
+}
+
+/* destination_fits() - COPY_OUT: is there room for what was kept? Known only now. */
+static bool destination_fits(const struct ckv_job_group *group, uint32_t index, struct ckv_record_status *status) {
+        if (!group->destination.entries || group->budget.kept_all != CKV_DROPPED)
+                return true;
+        for (uint32_t i = 0; i < group->kept_count; i++)
+                if (group->kept[i].count > group->destination_rows)
+                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_DESTINATION, index, 0, CKV_D_DESTINATION_SHORT,
+                                             group->destination_rows, group->kept[i].count, 0);
         return true;
 }
 
@@ -186,6 +202,9 @@ static bool may_commit(const struct ckv_request *request, struct ckv_record_stat
         if (now >= request->job->deadline_nsec)
                 return ckv_refuse(status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
                                   (now - request->job->deadline_nsec) / CKV_NSEC_PER_USEC, 0, 0);
+        for (uint32_t i = 0; i < request->job->group_count; i++)
+                if (!destination_fits(&request->job->groups[i], i, status))
+                        return false;
         for (uint32_t i = 0; i < request->region_count; i++)
                 if (!ckv_region_intact(request->regions[i]))
                         return ckv_refuse(status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, request->regions[i]->id, 0, 0);

@@ -33,6 +33,8 @@ struct ckv_request {
         bool cancelled;                         /* by Cancel, or because the session ends */
         enum ckv_mode mode;
         enum ckv_reply_form reply_form;
+        uint8_t *reply_address;                 /* REPLY_IN_REGION: where the sets go, in a region in use; and bytes there */
+        uint64_t reply_bytes;
         uint32_t logical_len;
         uint64_t arrived_nsec;
         struct ckv_cache *cache;                /* counts one request use */

@@ -24,10 +24,11 @@
 #include <sys/syscall.h>
 
 /* Capability numbers of chunkkv.proto that this build has. */
-enum { CAP_MEMFD = 3, CAP_TABLE_IN_REGION = 9 };
+enum { CAP_MEMFD = 3, CAP_COPY_OUT = 7, CAP_TABLE_IN_REGION = 9, CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11 };
 
 uint64_t ckv_capabilities(void) {
-        return UINT64_C(1) << CAP_MEMFD | UINT64_C(1) << CAP_TABLE_IN_REGION;
+        return UINT64_C(1) << CAP_MEMFD | UINT64_C(1) << CAP_COPY_OUT | UINT64_C(1) << CAP_TABLE_IN_REGION |
+               UINT64_C(1) << CAP_REPLY_IN_REGION | UINT64_C(1) << CAP_SCORES;
 }
 
 static bool check_hello(const struct ckv_record_hello *hello, struct ckv_record_status *status) {

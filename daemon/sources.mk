@@ -5,7 +5,7 @@ chunkkvd_PROCESS := daemon/main.c daemon/options.c daemon/runtime_dir.c daemon/e
 # chunkkvd: tenants, sessions, requests
 chunkkvd_CORE := daemon/tenant.c daemon/session.c daemon/region.c daemon/extent.c daemon/cache.c daemon/window.c \
         daemon/dispatch.c daemon/request.c daemon/engine.c daemon/admit.c daemon/admit_table.c daemon/admit_policy.c \
-        daemon/admit_queries.c daemon/answer.c
+        daemon/admit_queries.c daemon/admit_given.c daemon/answer.c
 
 PROGRAMS += chunkkvd
 chunkkvd_SOURCES := $(chunkkvd_PROCESS) $(chunkkvd_CORE)

@@ -1,5 +1,5 @@
 /*
- * S9 in place.  The work is cut into columns: one plane of one layer, whole
+ * S9, in place or to a destination.  The work is cut into columns: one plane of one layer, whole
  * rows where the heads of a row are one stretch of bytes, else one head.  The
  * columns share no byte, so each may be at another place of its own ascending
  * walk, and on another thread; within a column a row is written only after
@@ -39,7 +39,7 @@ struct stretch {
 
 struct column {
         const struct ckv_plane *plane;
-        const struct ckv_row_table *table;
+        const struct ckv_row_table *from_table, *to_table;      /* the same, if the move is in place */
         const struct ckv_kept *kept;
         uint32_t head;
         uint64_t piece_bytes;           /* adjacent bytes of one row */
@@ -64,9 +64,8 @@ static uint32_t even_tokens(const struct ckv_axis *axis, uint32_t token, uint64_
         return axis->tile - token % axis->tile;
 }
 
-/* From @row on, at most @most rows. */
-static struct stretch stretch_at(const struct column *column, uint32_t row, uint32_t most) {
-        const struct ckv_row_table *table = column->table;
+/* From @row of a table on, at most @most rows. */
+static struct stretch stretch_at(const struct column *column, const struct ckv_row_table *table, uint32_t row, uint32_t most) {
         struct stretch stretch = { .base = ckv_plane_row(column->plane, table, row, column->head), .rows = 1 };
         uint32_t per_block = table->tokens_per_block;
         uint32_t token = (table->by_token ? table->entries[row] : row) % per_block;
@@ -102,9 +101,9 @@ static uint64_t column_advance(struct column *column, uint32_t most) {
         uint32_t left = run->len - column->moved, rows, bytes = ckv_dtype_bytes(plane->dtype), pieces = 0;
 
         if (column->to.rows == 0)
-                column->to = stretch_at(column, run->dst + column->moved, left);
+                column->to = stretch_at(column, column->to_table, run->dst + column->moved, left);
         if (column->from.rows == 0)
-                column->from = stretch_at(column, run->src + column->moved, left);
+                column->from = stretch_at(column, column->from_table, run->src + column->moved, left);
         rows = CKV_MIN(CKV_MIN(column->to.rows, column->from.rows), most);
         if (column->piece_dims == 0) {
                 move_piece(&column->to, &column->from, 0, column->piece_bytes, rows);
@@ -133,7 +132,8 @@ static void column_item(void *context, uint32_t item, float *scratch) {
         if (column->piece_dims > 0)
                 row_bytes = (uint64_t)column->plane->dims * ckv_dtype_bytes(column->plane->dtype);
         while (column->run < column->kept->run_count && written < TURN_BYTES) {
-                if (column->kept->runs[column->run].src == column->kept->runs[column->run].dst)
+                if (column->from_table == column->to_table &&
+                    column->kept->runs[column->run].src == column->kept->runs[column->run].dst)
                         column->run++;
                 else
                         written += column_advance(column, (uint32_t)CKV_MAX(TURN_BYTES / row_bytes, 1));
@@ -158,6 +158,8 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
         for (; move->group < move->job->group_count; move->group++, move->layer = 0) {
                 const struct ckv_job_group *group = &move->job->groups[move->group];
 
+                if (group->budget.kept_all != CKV_DROPPED)
+                        continue;
                 for (; move->layer < group->layer_count; move->layer++, move->plane = 0) {
                         const struct ckv_job_layer *layer = &group->layers[move->layer];
 
@@ -169,7 +171,8 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
                                 if (!plane->base || move->head >= (whole ? 1 : group->kv_heads))
                                         continue;
                                 *ret_column = (struct column){
-                                        .plane = plane, .table = &group->table, .head = move->head++,
+                                        .plane = plane, .from_table = &group->table, .head = move->head++,
+                                        .to_table = group->destination.entries ? &group->destination : &group->table,
                                         .kept = &group->kept[group->kept_count == 1 ? 0 : move->layer],
                                         .piece_dims = whole ? 0 : dims,
                                         .piece_bytes = (uint64_t)dims * ckv_dtype_bytes(plane->dtype) *
@@ -217,13 +220,15 @@ struct ckv_cpu_move *ckv__cpu_move_new(struct ckv_job *job) {
                 struct ckv_job_group *group = &job->groups[i];
 
                 group->bytes_moved = 0;
+                if (group->budget.kept_all != CKV_DROPPED)
+                        continue;
                 for (uint32_t l = 0; l < group->layer_count; l++) {
                         const struct ckv_job_layer *layer = &group->layers[l];
                         const struct ckv_kept *kept = &group->kept[group->kept_count == 1 ? 0 : l];
 
-                        group->bytes_moved += ckv_ref_move_bytes(&layer->k, group->kv_heads, kept);
+                        group->bytes_moved += ckv_ref_move_bytes(group, &layer->k, kept);
                         if (layer->v.base)
-                                group->bytes_moved += ckv_ref_move_bytes(&layer->v, group->kv_heads, kept);
+                                group->bytes_moved += ckv_ref_move_bytes(group, &layer->v, kept);
                 }
         }
         return move;

@@ -18,6 +18,7 @@
 #include "base/macros.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
+#include "kernels/scores.h"
 #include "kernels/select.h"
 
 #include <errno.h>
@@ -34,8 +35,8 @@ struct ckv_cpu_plan {
         struct ckv_cpu_score *score;
         uint8_t *protected_rows;        /* [L] */
         float *unit_scores;             /* [N] C[u] */
-        float *row_scores;              /* [L] T32[j]; NULL unless fill = best */
-        double *unit_sums, *row_sums;   /* [N], [L] over layers; NULL unless layers = one (rows: and fill = best) */
+        float *row_scores;              /* [L] T32[j]; NULL unless ckv_scores_need_rows() */
+        double *unit_sums, *row_sums;   /* [N], [L] over layers; NULL unless layers = one (rows: and row_scores) */
 };
 
 static void leave_group(struct ckv_cpu_plan *plan) {
@@ -55,7 +56,7 @@ static bool is_one(const struct ckv_job_group *group) {
 
 /* Everything the layers of an unsettled group need. Return: 0 or -ENOMEM. */
 static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
-        bool one = is_one(group), best = group->policy.fill == CKV_FILL_BEST;
+        bool one = is_one(group), need_rows = ckv_scores_need_rows(group);
         size_t rows = group->selection.rows, units;
         int r = ckv_units_init(&plan->units, &group->selection, plan->protected_rows);
 
@@ -63,13 +64,17 @@ static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group
                 return r;
         units = (size_t)plan->units.count + 1;
         plan->unit_scores = malloc(units * sizeof(*plan->unit_scores));
-        plan->row_scores = best ? malloc(rows * sizeof(*plan->row_scores)) : NULL;
+        plan->row_scores = need_rows ? malloc(rows * sizeof(*plan->row_scores)) : NULL;
         plan->unit_sums = one ? calloc(units, sizeof(*plan->unit_sums)) : NULL;
-        plan->row_sums = one && best ? calloc(rows, sizeof(*plan->row_sums)) : NULL;
-        if (!plan->unit_scores || (best && !plan->row_scores) || (one && !plan->unit_sums) ||
-            (one && best && !plan->row_sums))
+        plan->row_sums = one && need_rows ? calloc(rows, sizeof(*plan->row_sums)) : NULL;
+        if (!plan->unit_scores || (need_rows && !plan->row_scores) || (one && !plan->unit_sums) ||
+            (one && need_rows && !plan->row_sums))
                 return -ENOMEM;
-        return ckv__cpu_score_new(plan->job, group, &plan->score);
+        if (!ckv_scores_fit(group, &plan->units, &plan->job->fail_need)) {
+                plan->job->outcome = CKV_JOB_SCORES_SIZE;
+                return 0;
+        }
+        return group->scores.in ? 0 : ckv__cpu_score_new(plan->job, group, &plan->score);
 }
 
 static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, int r) {
@@ -78,6 +83,13 @@ static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, i
         if (r == CKV_SELECT_E_WINDOW_OVER_BUDGET)
                 return CKV_JOB_WINDOW_OVER_BUDGET;
         return r == 0 && budget->refused ? CKV_JOB_BUDGET : CKV_JOB_OK;
+}
+
+/* Turn to the layer at hand: it is to be scored, or its scores were given. */
+static void begin_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
+        plan->scoring = true;
+        if (plan->score)
+                ckv__cpu_score_begin(plan->score, &group->layers[plan->layer]);
 }
 
 /* S5 and S6, and what follows from them without scores. Return: 0, a CKV_SELECT_E_* outcome, or -ENOMEM. */
@@ -100,10 +112,8 @@ static int enter_group(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
                 return 0;
         if (!group->budget.settled) {
                 r = allocate(plan, group);
-                if (r == 0) {
-                        ckv__cpu_score_begin(plan->score, &group->layers[0]);
-                        plan->scoring = true;
-                }
+                if (r == 0 && plan->job->outcome == CKV_JOB_OK)
+                        begin_layer(plan, group);
                 return r;
         }
         for (uint32_t i = 0; i < group->kept_count && r == 0; i++)
@@ -152,30 +162,44 @@ static void scores_of_sums(struct ckv_cpu_plan *plan, uint32_t rows) {
                 plan->row_scores[j] = ckv_fl32(plan->row_sums[j]);
 }
 
-/* The layer at hand has its T[j]: S4, then S7 or the sum over layers; and turn to the next leader. */
-static int finish_layer(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
-        const double *t = ckv__cpu_score_rows(plan->score);
-        uint32_t rows = group->selection.rows, left = group->layer_count - plan->layer;
-        bool last = group->policy.reuse >= left;
-        int r;
+/* S4 of the layer at hand, or the scores that were given for it. Return: 0 or -ENOMEM. */
+static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
+        uint32_t rows = group->selection.rows;
+        const double *t;
 
+        if (!plan->score)
+                return ckv_scores_load(group, &plan->units, plan->layer, plan->unit_scores, plan->row_scores);
+        t = ckv__cpu_score_rows(plan->score);
         ckv_ref_unit_scores(&group->policy, &plan->units, rows, t, plan->unit_scores);
         for (uint32_t j = 0; plan->row_scores && j < rows; j++)
                 plan->row_scores[j] = ckv_fl32(t[j]);
-        if (is_one(group)) {
+        return 0;
+}
+
+/* The layer at hand has its scores: S7, or the sum over layers; and turn to the next leader. */
+static int finish_layer(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
+        uint32_t left = group->layer_count - plan->layer, followers = CKV_MIN(left, group->policy.reuse) - 1;
+        /* what a caller gives for one set is the sum over layers already */
+        bool last = group->policy.reuse >= left || (is_one(group) && !plan->score);
+        int r = form_scores(plan, group);
+
+        if (r == 0 && is_one(group)) {
                 r = add_layer(plan, group);
                 if (r == 0 && last) {
-                        scores_of_sums(plan, rows);
+                        scores_of_sums(plan, group->selection.rows);
+                        ckv_scores_store(group, &plan->units, 0, 0, plan->unit_scores, plan->row_scores);
                         r = select_kept(plan, group, 0, 0);
                 }
-        } else
-                r = select_kept(plan, group, plan->layer, CKV_MIN(left, group->policy.reuse) - 1);
+        } else if (r == 0) {
+                ckv_scores_store(group, &plan->units, plan->layer, followers, plan->unit_scores, plan->row_scores);
+                r = select_kept(plan, group, plan->layer, followers);
+        }
         if (r != 0)
                 return r;
-        plan->scoring = !last;
+        plan->scoring = false;
         if (!last) {
                 plan->layer += group->policy.reuse;
-                ckv__cpu_score_begin(plan->score, &group->layers[plan->layer]);
+                begin_layer(plan, group);
         }
         return 0;
 }
@@ -184,7 +208,12 @@ static int finish_layer(struct ckv_cpu_plan *plan, struct ckv_job_group *group) 
 static bool advance(struct ckv_cpu_plan *plan) {
         struct ckv_job *job = plan->job;
         struct ckv_job_group *group = &job->groups[plan->group];
-        int r = plan->scoring ? finish_layer(plan, group) : enter_group(plan, group);
+        int r = 0;
+
+        if (plan->scoring)
+                r = finish_layer(plan, group);
+        else if (!group->given)
+                r = enter_group(plan, group);
 
         if (r < 0)
                 job->outcome = CKV_JOB_NO_MEMORY;
@@ -206,7 +235,7 @@ bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, co
         while (!done) {
                 uint64_t before;
 
-                if (plan->scoring && !ckv__cpu_score_step(plan->score, pool, kernel, until_nsec))
+                if (plan->scoring && plan->score && !ckv__cpu_score_step(plan->score, pool, kernel, until_nsec))
                         return false;
                 before = ckv_now_nsec();
                 done = advance(plan);

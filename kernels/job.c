@@ -38,6 +38,8 @@ struct ckv_job *ckv_job_free(struct ckv_job *job) {
                 free(group->kept);
                 free(group->layers);
                 free_const(group->table.entries);
+                free_const(group->destination.entries);
+                free(group->scores.in);
                 free_const(group->selection.positions);
                 free_const(group->selection.spans);
                 free_const(group->selection.chunk_lengths);

@@ -33,6 +33,7 @@ enum ckv_job_outcome {
         CKV_JOB_BUDGET,             /* BUDGET_BELOW_PROTECTED; fail_group */
         CKV_JOB_UNSUPPORTED,        /* sequence too short for the profile; fail_group */
         CKV_JOB_WINDOW_OVER_BUDGET, /* profile paper: L_max < w; fail_group */
+        CKV_JOB_SCORES_SIZE,        /* scores in or out: another number of bytes than fail_need; fail_group */
         CKV_JOB_NO_MEMORY,
 };
 
@@ -51,12 +52,28 @@ struct ckv_job_queries {
         uint32_t last_row;          /* cache row of the newest query, 0 = physical_len - 1 of each group: ckv_job_last_row() */
 };
 
+/*
+ * Scores that leave the job, or come in place of its own (R5): one row of `count` binary32 for each layer, or one for
+ * all with layers = one; count is the number of units, or of rows.
+ */
+struct ckv_job_scores {
+        bool by_row;                           /* T32[j] of each row; else C[u] of each unit */
+        uint8_t *out;                          /* where to write, any alignment; NULL: nowhere */
+        uint64_t out_bytes;
+        float *in;                             /* owned by the job; NULL: scored here */
+        uint64_t in_count;                     /* floats in it, all layers together */
+};
+
 struct ckv_job_group {
         uint32_t number;                       /* index of the layer group in the registered cache */
         uint32_t kv_heads, q_heads, head_dim_k, head_dim_v;
         struct ckv_job_layer *layers;          /* [layer_count] ascending by number */
         uint32_t layer_count;
         struct ckv_row_table table;            /* entries owned by the job */
+        struct ckv_row_table destination;      /* COPY_OUT: where the kept rows go, no row of the table; entries owned; NULL: in place */
+        uint32_t destination_rows;             /* rows that the destination has room for */
+        bool given;                            /* kept was filled in at admission: nothing is scored or selected */
+        struct ckv_job_scores scores;
         struct ckv_policy policy;              /* resolved */
         struct ckv_selection selection;        /* its arrays are owned by the job; selection.policy = &policy */
 
@@ -83,6 +100,7 @@ struct ckv_job {
         /* written by the backend, read after reap */
         enum ckv_job_outcome outcome;
         uint32_t fail_group, fail_layer, fail_unit;       /* index into groups, layer number, unit index */
+        uint64_t fail_need;                    /* bytes that scores_in or scores_out should have */
         uint64_t started_nsec;                 /* first slice of CKV_STAGE_PLAN */
         uint64_t score_nsec, select_nsec, move_nsec;      /* time in the phase, first slice to last */
         uint64_t device_nsec;                  /* time that slices of this job occupied the device */

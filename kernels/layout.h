@@ -33,7 +33,7 @@ struct ckv_plane {
         struct ckv_axis token, dim;
         enum ckv_dtype dtype;
         uint32_t dims;                  /* elements of one head of one row */
-        float scale;                    /* value = stored value * scale */
+        float scale;                    /* value = stored value * scale, one rounding; 0 = 1.0 */
 };
 
 /* Which physical place row j of a sequence has. */

@@ -28,7 +28,7 @@ float ckv_fl32(double v);
  * ckv_ref_load() - dimensions of (row, head) of a plane, widened to binary32 (R4)
  * @ret_values: [plane->dims]
  *
- * Floats convert exactly and ignore plane->scale; fp8 and int8 are multiplied by it, with one rounding.
+ * The stored value converts exactly and is multiplied by plane->scale (0 = 1.0) with one rounding.
  * CKV_DTYPE_BYTE has no values; whoever admits a job refuses to score it.
  */
 void ckv_ref_load(const struct ckv_plane *plane, const struct ckv_row_table *table, uint32_t row, uint32_t head,
@@ -102,8 +102,9 @@ int ckv_ref_score_rows(const struct ckv_job *job, const struct ckv_job_group *gr
 void ckv_ref_unit_scores(const struct ckv_policy *policy, const struct ckv_units *units, uint32_t rows,
                          const double *row_scores, float *ret_units);
 
-/* ckv_ref_compact() - S9: move the kept rows of one plane of one head to the front, ascending */
-void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *table, uint32_t head,
+/* ckv_ref_compact() - S9: the kept rows of one plane of one head of @from become the first rows of @to (the same table, or
+ * one that shares no row with it), ascending */
+void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *from, const struct ckv_row_table *to, uint32_t head,
                      const struct ckv_kept *kept);
 
 /**
@@ -120,6 +121,6 @@ int ckv_ref_run_plan(struct ckv_job *job);
 void ckv_ref_run_move(struct ckv_job *job);
 
 /* ckv_ref_move_bytes() - bytes read plus written when @kept moves in all heads of one plane; rows that stay count 0 */
-uint64_t ckv_ref_move_bytes(const struct ckv_plane *plane, uint32_t heads, const struct ckv_kept *kept);
+uint64_t ckv_ref_move_bytes(const struct ckv_job_group *group, const struct ckv_plane *plane, const struct ckv_kept *kept);
 
 #endif

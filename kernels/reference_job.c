@@ -13,6 +13,7 @@
 #include "kernels/reference.h"
 
 #include "base/macros.h"
+#include "kernels/scores.h"
 
 #include <errno.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 struct scores {
         double *t;              /* [L] T[j] */
         float *units;           /* [N] C[u] */
-        float *rows;            /* [L] T32[j]; NULL unless fill = best */
+        float *rows;            /* [L] T32[j]; NULL unless ckv_scores_need_rows() */
 };
 
 static void scores_deinit(struct scores *scores) {
@@ -32,19 +33,22 @@ static void scores_deinit(struct scores *scores) {
 
 static int scores_init(struct scores *scores, const struct ckv_job_group *group, const struct ckv_units *units) {
         size_t rows = (size_t)group->selection.rows + 1;
-        bool best = group->policy.fill == CKV_FILL_BEST;
+        bool need_rows = ckv_scores_need_rows(group);
 
         scores->t = malloc(rows * sizeof(*scores->t));
         scores->units = malloc(((size_t)units->count + 1) * sizeof(*scores->units));
-        scores->rows = best ? malloc(rows * sizeof(*scores->rows)) : NULL;
-        return !scores->t || !scores->units || (best && !scores->rows) ? -ENOMEM : 0;
+        scores->rows = need_rows ? malloc(rows * sizeof(*scores->rows)) : NULL;
+        return !scores->t || !scores->units || (need_rows && !scores->rows) ? -ENOMEM : 0;
 }
 
-static int score_layer(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
+static int score_layer(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t layer,
                        const struct ckv_units *units, struct scores *scores) {
         uint32_t rows = group->selection.rows;
-        int r = ckv_ref_score_rows(job, group, layer, scores->t);
+        int r;
 
+        if (group->scores.in)
+                return ckv_scores_load(group, units, layer, scores->units, scores->rows);
+        r = ckv_ref_score_rows(job, group, &group->layers[layer], scores->t);
         if (r < 0)
                 return r;
         ckv_ref_unit_scores(&group->policy, units, rows, scores->t, scores->units);
@@ -83,7 +87,10 @@ static int plan_each(struct ckv_job *job, struct ckv_job_group *group, const str
                         r = ckv_kept_copy(&group->kept[leader], &group->kept[i]);
                         continue;
                 }
-                r = score_layer(job, group, &group->layers[i], units, &scores);
+                r = score_layer(job, group, i, units, &scores);
+                if (r == 0)
+                        ckv_scores_store(group, units, i, CKV_MIN(group->policy.reuse, group->layer_count - i) - 1, scores.units,
+                                         scores.rows);
                 if (r == 0)
                         r = select_kept(job, group, i, units, flags, &scores, &group->kept[i]);
         }
@@ -103,7 +110,7 @@ static int plan_one(struct ckv_job *job, struct ckv_job_group *group, const stru
         for (uint32_t i = 0; i < group->layer_count; i += group->policy.reuse) {
                 uint32_t bad;
 
-                r = score_layer(job, group, &group->layers[i], units, &scores);
+                r = score_layer(job, group, i, units, &scores);
                 if (r < 0)
                         return r;
                 bad = ckv_scores_first_nonfinite(scores.units, units->count);
@@ -118,13 +125,14 @@ static int plan_one(struct ckv_job *job, struct ckv_job_group *group, const stru
                         unit_sum[u] += (double)scores.units[u];
                 for (uint32_t j = 0; scores.rows && j < group->selection.rows; j++)
                         row_sum[j] += (double)scores.rows[j];
-                if (group->policy.reuse >= group->layer_count - i)
-                        break;
+                if (group->scores.in || group->policy.reuse >= group->layer_count - i)
+                        break;          /* what a caller gives for one set is the sum already */
         }
         for (uint32_t u = 0; u < units->count; u++)
                 scores.units[u] = ckv_fl32(unit_sum[u]);
         for (uint32_t j = 0; scores.rows && j < group->selection.rows; j++)
                 scores.rows[j] = ckv_fl32(row_sum[j]);
+        ckv_scores_store(group, units, 0, 0, scores.units, scores.rows);
         return select_kept(job, group, 0, units, flags, &scores, &group->kept[0]);
 }
 
@@ -165,6 +173,10 @@ static int plan_group(struct ckv_job *job, struct ckv_job_group *group) {
         r = ckv_units_init(&units, selection, flags);
         if (r < 0 || group->kept_count == 0)
                 return r;
+        if (!ckv_scores_fit(group, &units, &job->fail_need)) {
+                job->outcome = CKV_JOB_SCORES_SIZE;
+                return 0;
+        }
         return group->policy.layers == CKV_LAYERS_ONE ? plan_one(job, group, &units, flags)
                                                        : plan_each(job, group, &units, flags);
 }
@@ -172,7 +184,7 @@ static int plan_group(struct ckv_job *job, struct ckv_job_group *group) {
 int ckv_ref_run_plan(struct ckv_job *job) {
         job->outcome = CKV_JOB_OK;
         for (uint32_t i = 0; i < job->group_count; i++) {
-                int r = plan_group(job, &job->groups[i]);
+                int r = job->groups[i].given ? 0 : plan_group(job, &job->groups[i]);
 
                 if (r < 0)
                         job->outcome = CKV_JOB_NO_MEMORY;
@@ -184,7 +196,7 @@ int ckv_ref_run_plan(struct ckv_job *job) {
         return 0;
 }
 
-void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *table, uint32_t head,
+void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *from, const struct ckv_row_table *to, uint32_t head,
                      const struct ckv_kept *kept) {
         uint32_t bytes = ckv_dtype_bytes(plane->dtype);
         bool adjacent = ckv_plane_dims_adjacent(plane);
@@ -192,34 +204,34 @@ void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *
         for (size_t i = 0; i < kept->run_count; i++) {
                 const struct ckv_run *run = &kept->runs[i];
 
-                for (uint32_t n = 0; n < run->len && run->dst != run->src; n++) {
-                        uint8_t *to = ckv_plane_row(plane, table, run->dst + n, head);
-                        const uint8_t *from = ckv_plane_row(plane, table, run->src + n, head);
+                for (uint32_t n = 0; n < run->len && (from != to || run->dst != run->src); n++) {
+                        uint8_t *target = ckv_plane_row(plane, to, run->dst + n, head);
+                        const uint8_t *source = ckv_plane_row(plane, from, run->src + n, head);
 
                         if (adjacent) {
-                                memmove(to, from, (size_t)plane->dims * bytes);
+                                memmove(target, source, (size_t)plane->dims * bytes);
                                 continue;
                         }
                         for (uint32_t x = 0; x < plane->dims; x++)
-                                memmove(to + ckv_axis_at(&plane->dim, x), from + ckv_axis_at(&plane->dim, x), bytes);
+                                memmove(target + ckv_axis_at(&plane->dim, x), source + ckv_axis_at(&plane->dim, x), bytes);
                 }
         }
 }
 
-uint64_t ckv_ref_move_bytes(const struct ckv_plane *plane, uint32_t heads, const struct ckv_kept *kept) {
+uint64_t ckv_ref_move_bytes(const struct ckv_job_group *group, const struct ckv_plane *plane, const struct ckv_kept *kept) {
         uint64_t rows = 0;
 
         for (size_t i = 0; i < kept->run_count; i++)
-                rows += kept->runs[i].dst != kept->runs[i].src ? kept->runs[i].len : 0;
-        return 2 * rows * heads * plane->dims * ckv_dtype_bytes(plane->dtype);
+                rows += group->destination.entries || kept->runs[i].dst != kept->runs[i].src ? kept->runs[i].len : 0;
+        return 2 * rows * group->kv_heads * plane->dims * ckv_dtype_bytes(plane->dtype);
 }
 
 static void move_plane(struct ckv_job_group *group, const struct ckv_plane *plane, const struct ckv_kept *kept) {
         if (!plane->base)
                 return;
         for (uint32_t g = 0; g < group->kv_heads; g++)
-                ckv_ref_compact(plane, &group->table, g, kept);
-        group->bytes_moved += ckv_ref_move_bytes(plane, group->kv_heads, kept);
+                ckv_ref_compact(plane, &group->table, group->destination.entries ? &group->destination : &group->table, g, kept);
+        group->bytes_moved += ckv_ref_move_bytes(group, plane, kept);
 }
 
 void ckv_ref_run_move(struct ckv_job *job) {
@@ -227,6 +239,8 @@ void ckv_ref_run_move(struct ckv_job *job) {
                 struct ckv_job_group *group = &job->groups[i];
 
                 group->bytes_moved = 0;
+                if (group->budget.kept_all != CKV_DROPPED)
+                        continue;
                 for (uint32_t l = 0; l < group->layer_count; l++) {
                         const struct ckv_kept *kept = &group->kept[group->kept_count == 1 ? 0 : l];
 

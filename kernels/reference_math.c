@@ -115,7 +115,8 @@ float ckv_fl32(double v) {
         return narrow == 0 ? 0.0f : narrow;
 }
 
-static float widen(enum ckv_dtype dtype, const uint8_t *element, float scale) {
+/* R4: the stored value as binary32, exactly */
+static float stored_value(enum ckv_dtype dtype, const uint8_t *element) {
         uint16_t half;
         float single;
         int8_t byte;
@@ -131,12 +132,12 @@ static float widen(enum ckv_dtype dtype, const uint8_t *element, float scale) {
                 memcpy(&half, element, sizeof(half));
                 return ckv_bf16_to_f32(half);
         case CKV_DTYPE_F8_E4M3:
-                return e4m3_to_f32(*element) * scale;
+                return e4m3_to_f32(*element);
         case CKV_DTYPE_F8_E5M2:
-                return ckv_f16_to_f32((uint16_t)(*element << 8)) * scale;
+                return ckv_f16_to_f32((uint16_t)(*element << 8));
         case CKV_DTYPE_I8:
                 memcpy(&byte, element, sizeof(byte));
-                return (float)byte * scale;
+                return (float)byte;
         case CKV_DTYPE_NONE:
         case CKV_DTYPE_BYTE:
                 break;
@@ -150,11 +151,11 @@ void ckv_ref_load(const struct ckv_plane *plane, const struct ckv_row_table *tab
         const uint8_t *base = ckv_plane_row(plane, table, row, head);
         uint32_t bytes = ckv_dtype_bytes(plane->dtype);
         bool adjacent = ckv_plane_dims_adjacent(plane);
+        float scale = plane->scale == 0 ? 1.0f : plane->scale;
 
         for (uint32_t x = 0; x < plane->dims; x++)
                 ret_values[x] =
-                        widen(plane->dtype, base + (adjacent ? (uint64_t)x * bytes : ckv_axis_at(&plane->dim, x)),
-                              plane->scale);
+                        scale * stored_value(plane->dtype, base + (adjacent ? (uint64_t)x * bytes : ckv_axis_at(&plane->dim, x)));
 }
 
 void ckv_ref_load_query(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
@@ -164,5 +165,5 @@ void ckv_ref_load_query(const struct ckv_job *job, const struct ckv_job_group *g
         const uint8_t *base = layer->query + (uint64_t)head * queries->head_stride + slot * queries->row_stride;
 
         for (uint32_t x = 0; x < group->head_dim_k; x++)
-                ret_values[x] = widen(queries->dtype, base + (uint64_t)x * ckv_dtype_bytes(queries->dtype), 1);
+                ret_values[x] = stored_value(queries->dtype, base + (uint64_t)x * ckv_dtype_bytes(queries->dtype));
 }

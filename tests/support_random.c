@@ -114,7 +114,7 @@ static void lay_out(struct dice *dice, const struct random_shape *shape, const s
         plane->dtype = shape->dtype ? shape->dtype
                                     : PICK(dice, CKV_DTYPE_F32, CKV_DTYPE_F16, CKV_DTYPE_BF16, CKV_DTYPE_BF16, CKV_DTYPE_I8,
                                            CKV_DTYPE_F8_E4M3);
-        plane->scale = plane->dtype == CKV_DTYPE_I8 ? 0.0625f : 1.25f;
+        plane->scale = plane->dtype == CKV_DTYPE_I8 ? 0.0625f : (float)PICK(dice, 0, 4, 4, 4, 5) / 4;
         choose_nesting(dice, shape->contiguous, order);
         extent[BLOCK] = blocks;
         extent[HEAD] = group->kv_heads;

@@ -198,8 +198,8 @@ START_TEST(rows_that_stay_are_not_written) {
         ck_assert_ptr_ne(page, MAP_FAILED);
         plane.base = page;
         ck_assert_int_eq(ckv_kept_from_flags(flags, 4, &kept), 0);
-        ckv_ref_compact(&plane, &table, 0, &kept);
-        ck_assert_uint_eq(ckv_ref_move_bytes(&plane, 1, &kept), 0);
+        ckv_ref_compact(&plane, &table, &table, 0, &kept);
+        ck_assert_uint_eq(ckv_ref_move_bytes(&(struct ckv_job_group){ .kv_heads = 1 }, &plane, &kept), 0);
         ckv_kept_deinit(&kept);
         (void)munmap(page, 4096);
 }

@@ -1,0 +1,109 @@
+/*
+ * Decisions that the caller brings along: a kept set (given_runs) or scores to
+ * select by (scores_in); and where it wants the scores of this job (scores_out).
+ * Tensor-parallel ranks use them to agree on one set.
+ *
+ * Scores that come in are copied at once: they lie in memory that the client
+ * can still write to.
+ */
+#include "daemon/admit.h"
+
+#include "base/macros.h"
+#include "daemon/daemon.h"
+#include "daemon/refuse.h"
+#include "daemon/region.h"
+#include "proto/runs.h"
+
+#include <string.h>
+
+/* take_given() - the kept set of all layers of a group, from runs */
+static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint32_t count, uint32_t index,
+                       struct ckv_record_status *status) {
+        uint32_t rows = group->selection.rows, row = 0, first, length, dst = 0;
+        uint64_t kept, end;
+        size_t at = 0;
+        int r = ckv_runs_check(words, count, rows, &kept, &end);
+
+        if (r == CKV_RUNS_E_ODD)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_MULTIPLE, 2, count, 0);
+        if (r == CKV_RUNS_E_ZERO)
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_AT_LEAST, 1, 0, 0);
+        if (r)
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_RUNS_PAST_END, rows, 0, 0);
+        group->given = true;
+        group->kept = calloc(1, sizeof(*group->kept));
+        if (!group->kept)
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        group->kept_count = 1;
+        group->kept[0].runs = calloc((size_t)count / 2 + 1, sizeof(*group->kept[0].runs));
+        if (!group->kept[0].runs)
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        while (ckv_runs_next(words, count, &at, &row, &first, &length)) {
+                group->kept[0].runs[group->kept[0].run_count++] = (struct ckv_run){ first, length, dst };
+                dst += length;
+        }
+        group->kept[0].count = dst;
+        group->budget = (struct ckv_budget){ .settled = true, .budget = dst };
+        return true;
+}
+
+/* take_scores_in() - a private copy */
+static bool take_scores_in(struct ckv_request *request, struct ckv_job_group *group, const struct ckv_record_slice *slice,
+                           uint32_t index, struct ckv_record_status *status) {
+        struct ckv_region *region;
+        uint8_t *address;
+
+        if (!ckv_region_slice(request->session, slice, 0, CKV_F_GROUP_SCORES_IN, status, &region, &address)) {
+                status->index[0] = (uint16_t)index;
+                return false;
+        }
+        if (slice->size % sizeof(float) || slice->size > (uint64_t)group->layer_count * group->selection.rows * sizeof(float))
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORES_IN, index, 0, CKV_D_SCORES_SIZE,
+                                     (uint64_t)group->layer_count * group->selection.rows * sizeof(float), slice->size, 0);
+        group->scores.in = malloc(slice->size + sizeof(float));
+        if (!group->scores.in)
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        memcpy(group->scores.in, address, slice->size);
+        group->scores.in_count = slice->size / sizeof(float);
+        return true;
+}
+
+/* take_scores_out() - an address in memory that the client lets us write to */
+static bool take_scores_out(struct ckv_request *request, struct ckv_job_group *group, const struct ckv_record_slice *slice,
+                            uint32_t index, struct ckv_record_status *status) {
+        struct ckv_region *region;
+        uint8_t *address;
+
+        if (!ckv_region_slice(request->session, slice, 0, CKV_F_GROUP_SCORES_OUT, status, &region, &address)) {
+                status->index[0] = (uint16_t)index;
+                return false;
+        }
+        if (!region->writable)
+                return ckv_refuse_at(status, CKV_CODE_PERMISSION, CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_READ_ONLY, region->id, 0, 0);
+        if (ckv_request_use_region(request, region))
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        group->scores.out = address;
+        group->scores.out_bytes = slice->size;
+        return true;
+}
+
+bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
+                     uint32_t index, struct ckv_record_status *ret_status) {
+        struct ckv_job_group *job_group = &request->job->groups[index];
+        bool in = group->scores_in.region_id, out = group->scores_out.region_id;
+
+        if (group->given_run_count) {
+                if (in || out)
+                        return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, in ? CKV_F_GROUP_SCORES_IN : CKV_F_GROUP_SCORES_OUT,
+                                             index, 0, CKV_D_NOT_USED, 0, 0, 0);
+                return take_given(job_group, words->given_runs, group->given_run_count, index, ret_status);
+        }
+        if (group->score_kind > 1)
+                return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ENUM,
+                                     group->score_kind, 0, 0);
+        job_group->scores.by_row = group->score_kind == 1;
+        if (in && !job_group->scores.by_row && job_group->policy.fill == CKV_FILL_BEST)
+                return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ROWS_NEEDED, 0, 0, 0);
+        return (!in || take_scores_in(request, job_group, &group->scores_in, index, ret_status)) &&
+               (!out || take_scores_out(request, job_group, &group->scores_out, index, ret_status));
+}
