@@ -46,8 +46,11 @@ test_window_LIBS := base
 test_window_LDLIBS := $(CHECK_LDLIBS)
 
 # the CPU backend, and the suite that every backend passes
-TESTS += test_backend_cpu test_conformance
-test_backend_cpu_SOURCES := tests/test_backend_cpu.c tests/support_random.c
+TESTS += test_cpu_score test_backend_cpu test_conformance
+test_cpu_score_SOURCES := tests/test_cpu_score.c tests/support_random.c tests/support_endless.c
+test_cpu_score_LIBS := kernels base
+test_cpu_score_LDLIBS := $(CHECK_LDLIBS)
+test_backend_cpu_SOURCES := tests/test_backend_cpu.c tests/support_random.c tests/support_endless.c
 test_backend_cpu_LIBS := kernels base
 test_backend_cpu_LDLIBS := $(CHECK_LDLIBS)
 test_conformance_SOURCES := tests/test_conformance.c tests/support_random.c tests/support_gap.c tests/support_golden.c \
