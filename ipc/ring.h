@@ -25,7 +25,7 @@ struct ckv_ring {
         uint64_t tail;          /* writer: position up to which the reader has read */
 };
 
-/* ckv_ring_create() - a new memfd of @size bytes, sealed SHRINK, GROW, SEAL. Return: 0 and the descriptor, or -errno. */
+/* ckv_ring_create() - a new memfd of @size bytes, sealed SHRINK, GROW, SEAL. Return: 0 or -errno. */
 int ckv_ring_create(uint32_t size, int *ret_fd);
 
 /* ckv_ring_init() - map a ring; @fd is *NOT* consumed and not needed afterwards. Return: 0 or -errno. */

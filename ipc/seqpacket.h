@@ -12,7 +12,7 @@ enum ckv_seqpacket_outcome {
         _CKV_SEQPACKET_E_SUCCESS,
         CKV_SEQPACKET_E_AGAIN,          /* nothing to read, or no room to write, now */
         CKV_SEQPACKET_E_CLOSED,         /* the other end is gone */
-        CKV_SEQPACKET_E_MALFORMED,      /* wrong length, more than one descriptor, or truncated control data; all descriptors were closed */
+        CKV_SEQPACKET_E_MALFORMED,      /* wrong length or number of descriptors; all that came were closed */
 };
 
 /**

@@ -81,8 +81,13 @@ void core_init(struct core *core) {
         *core = (struct core){ .pair = -1, .dir = "/tmp/test-gate-XXXXXX" };
         memset(boot_id, 0xb0, sizeof(boot_id));
         memset(session_token, 0x70, sizeof(session_token));
-        core->limits = (struct ckv_record_limits){ .request_bytes = 262144, .reply_bytes = 524288, .message_parts = 4096,
-                                                   .connections_per_uid = 16, .spans = 1024, .groups = 16, .planes = 1024,
+        core->limits = (struct ckv_record_limits){ .request_bytes = 262144,
+                                                   .reply_bytes = 524288,
+                                                   .message_parts = 4096,
+                                                   .connections_per_uid = 16,
+                                                   .spans = 1024,
+                                                   .groups = 16,
+                                                   .planes = 1024,
                                                    .rows = 1048576 };
         memset(core->limits.boot_id, 0xb0, sizeof(core->limits.boot_id));
         ck_assert_ptr_nonnull(mkdtemp(core->dir));
@@ -170,7 +175,8 @@ void core_recv(struct core *core, struct ckv_record *ret_record, void *attachmen
         ck_assert_uint_eq(ret_record->head.sequence, ++core->received);
         ck_assert(ckv_ring_consumed(&core->to_gate, ret_record->head.ring_consumed));
         if (ret_record->head.ring_bytes > 0) {
-                const void *from = ckv_ring_read(&core->to_core, ret_record->head.ring_offset, ret_record->head.ring_bytes);
+                const void *from =
+                        ckv_ring_read(&core->to_core, ret_record->head.ring_offset, ret_record->head.ring_bytes);
 
                 ck_assert_ptr_nonnull(from);
                 if (attachment)

@@ -43,7 +43,7 @@ int core_end_pair(struct core *core);
 /* core_await_exit() - the gate ends by itself */
 int core_await_exit(struct core *core);
 
-/* core_send() - head.magic, version, sequence and ring fields are filled in; [bytes] attachment. Return: false if the pair is full. */
+/* core_send() - head.magic, version, sequence and ring fields are filled in. Return: false if the pair is full. */
 bool core_send(struct core *core, struct ckv_record *record, const void *attachment, uint32_t bytes);
 
 /* core_send_raw() - exactly this */
@@ -66,7 +66,7 @@ void *client_new(struct core *core, int type);
 void client_connect(struct core *core, void *client);
 void *client_open(struct core *core, int type);
 
-/* client_send_bytes(), client_send() - one frame; client_offer(): false if libzmq's queue is full for as long as ZMQ_SNDTIMEO */
+/* client_send_bytes(), client_send() - one frame; client_offer(): false if the queue is full for ZMQ_SNDTIMEO */
 void client_send_bytes(void *client, const void *bytes, size_t count);
 bool client_offer(void *client, const Chunkkv__V1__Request *request);
 void client_send(void *client, const Chunkkv__V1__Request *request);

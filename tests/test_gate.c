@@ -41,8 +41,10 @@ static void exchange(void *from, uint64_t request_id) {
 }
 
 START_TEST(envelope_to_head) {
-        static const uint8_t trace[26] = { 0x00, 0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d,
-                                           0x0e, 0x0e, 0x47, 0x36, 0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7, 0x01 };
+        static const uint8_t trace[26] = {
+                0x00, 0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d,
+                0x0e, 0x0e, 0x47, 0x36, 0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7, 0x01
+        };
         char traceparent[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         Chunkkv__V1__Request *request = ping(INT64_MAX);
         struct ckv_record record;
@@ -185,7 +187,9 @@ START_TEST(longest_request_and_one_byte_more) {
         core_recv(&core, &(struct ckv_record){ 0 }, NULL);
 
         core.limits.request_bytes = sizeof(name) - 1;
-        ck_assert(core_send(&core, &(struct ckv_record){ .head = { .type = CKV_RECORD_LIMITS }, .body = { .limits = core.limits } },
+        ck_assert(core_send(&core,
+                            &(struct ckv_record){ .head = { .type = CKV_RECORD_LIMITS },
+                                                  .body = { .limits = core.limits } },
                             NULL, 0));
         client_send_bytes(client, name, sizeof(name) - 1);
         /* one unknown field shorter than it says: not decodable */
@@ -277,7 +281,9 @@ static bool sleeps(void) {
                 FILE *file = fopen(path, "re");
 
                 ck_assert_ptr_nonnull(file);
-                ck_assert_int_eq(fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel), 2);
+                ck_assert_int_eq(fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+                                        &kernel),
+                                 2);
                 (void)fclose(file);
                 ticks[i] = user + kernel;
                 if (i == 0)
@@ -295,7 +301,8 @@ START_TEST(requests_wait_while_the_core_sleeps) {
         uint64_t sent = 0;
 
         (void)zmq_setsockopt(client, ZMQ_SNDTIMEO, &(int){ 200 }, sizeof(int));
-        while (sent < REQUESTS && (_i ? send_cache(sent + 1, 1 + (uint32_t)sent) : client_offer(client, ping(sent + 1))))
+        while (sent < REQUESTS &&
+               (_i ? send_cache(sent + 1, 1 + (uint32_t)sent) : client_offer(client, ping(sent + 1))))
                 sent++;
         ck_assert_uint_gt(sent, 100);
         ck_assert_uint_lt(sent, REQUESTS);
@@ -309,7 +316,8 @@ START_TEST(requests_wait_while_the_core_sleeps) {
                         ck_assert_uint_eq(record.body.cache.layer_word_count, i);
                 /* without attachments the room in the pair alone must wake the gate */
                 if (_i && i % 16 == 0)
-                        ck_assert(core_send(&core, &(struct ckv_record){ .head = { .type = CKV_RECORD_GATE_PING } }, NULL, 0));
+                        ck_assert(core_send(&core, &(struct ckv_record){ .head = { .type = CKV_RECORD_GATE_PING } },
+                                            NULL, 0));
         }
         ck_assert(core_quiet(&core, 100));
         exchange(client, UINT32_MAX);
@@ -333,7 +341,8 @@ START_TEST(attachments_wait_for_the_ring) {
 
                 core_recv_type(&core, CKV_RECORD_REGISTER_CACHE, &record, attachment);
                 ck_assert_uint_eq(record.head.request_id, i);
-                ck_assert_uint_eq(record.head.ring_bytes, sizeof(struct ckv_record_cache_group) + sizeof(struct ckv_record_plane) +
+                ck_assert_uint_eq(record.head.ring_bytes, sizeof(struct ckv_record_cache_group) +
+                                                                  sizeof(struct ckv_record_plane) +
                                                                   WORDS * sizeof(uint32_t));
                 ck_assert_mem_eq(attachment + 128, want, sizeof(want));
                 /* only a record tells the gate how far the core has read */
@@ -388,7 +397,8 @@ START_TEST(slow_reader_loses_only_its_own) {
                 answer.body.result.answer = CKV_ANSWER_STATUS;
                 answer.body.result.u.budgets.budget_count = sizeof(words) / sizeof(struct ckv_record_budget);
                 ck_assert(core_send(&core, &answer, words,
-                                    (uint32_t)(sizeof(words) / sizeof(struct ckv_record_budget) * sizeof(struct ckv_record_budget))));
+                                    (uint32_t)(sizeof(words) / sizeof(struct ckv_record_budget) *
+                                               sizeof(struct ckv_record_budget))));
                 ck_assert(core_send(&core, &(struct ckv_record){ .head = { .type = CKV_RECORD_GATE_PING } }, NULL, 0));
                 core_recv_type(&core, CKV_RECORD_PONG, &pong, NULL);
         }

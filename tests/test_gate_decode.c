@@ -69,7 +69,8 @@ START_TEST(hello_fields) {
 END_TEST
 
 START_TEST(region_of_each_source) {
-        static const uint8_t digits[16] = { 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef };
+        static const uint8_t digits[16] = { 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef,
+                                            0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef };
         static char name[] = "/chunkkv-1000-0123456789abcdef0123456789abcdef";
         const struct ckv_record_region *record = &decoded.record.body.region;
 
@@ -100,7 +101,8 @@ START_TEST(region_of_each_source) {
         ck_assert_uint_eq(decoded.attachment_bytes, 16 * 8192);
         ck_assert_mem_eq(decoded.attachment, bytes_b0, 16 * 8192);
 
-        ACCEPTED(REGISTER_REGION, region.source_case = CHUNKKV__V1__REGISTER_REGION__SOURCE_POSIX_SHM; region.posix_shm = name);
+        ACCEPTED(REGISTER_REGION, region.source_case = CHUNKKV__V1__REGISTER_REGION__SOURCE_POSIX_SHM;
+                 region.posix_shm = name);
         ck_assert_uint_eq(record->source, CKV_SOURCE_POSIX_SHM);
         ck_assert_uint_eq(record->handle.posix_shm.uid, 1000);
         ck_assert_mem_eq(record->handle.posix_shm.hex, digits, sizeof(digits));
@@ -169,18 +171,56 @@ static void fill_compress(void) {
 
 static void check_compress(size_t at) {
         const struct ckv_record_compress body = {
-                .cache_id = 6, .mode = 3, .hold = 1, .reply_form = 2, .single_pass = 1, .control_slot = at ? 2 : 8,
-                .control_use = UINT32_MAX, .logical_len = 90, .group_count = 2, .policy_count = 3, .query_layer_count = 2,
-                .query_dtype = 3, .query_rows = 32, .query_ring_start = 31, .query_last_row = 31, .has_queries = 1, .word_count = 26,
-                .query_layer_stride = 11, .query_head_stride = 12, .query_row_stride = 13, .queries = SLICE(0), .lse = SLICE(3),
-                .sink_logits = SLICE(4), .reply_to = SLICE(5),
+                .cache_id = 6,
+                .mode = 3,
+                .hold = 1,
+                .reply_form = 2,
+                .single_pass = 1,
+                .control_slot = at ? 2 : 8,
+                .control_use = UINT32_MAX,
+                .logical_len = 90,
+                .group_count = 2,
+                .policy_count = 3,
+                .query_layer_count = 2,
+                .query_dtype = 3,
+                .query_rows = 32,
+                .query_ring_start = 31,
+                .query_last_row = 31,
+                .has_queries = 1,
+                .word_count = 26,
+                .query_layer_stride = 11,
+                .query_head_stride = 12,
+                .query_row_stride = 13,
+                .queries = SLICE(0),
+                .lse = SLICE(3),
+                .sink_logits = SLICE(4),
+                .reply_to = SLICE(5),
         };
         const struct ckv_record_group want[2] = {
-                { .group = 0, .physical_len = 64, .table_form = 1, .table_count = 4, .destination_form = 1, .destination_count = 1,
-                  .policy_count = 2, .keep_ratio = 300000, .max_tokens = 40, .protect_prefix = 5, .span_count = 2,
-                  .position_run_count = 4, .chunk_length_count = 2, .score_kind = 1, .scores_out = SLICE(1), .scores_in = SLICE(2) },
-                { .group = 1, .physical_len = 32, .table_form = 4, .table_count = 4, .destination_form = 1, .destination_count = 1,
-                  .policy_count = 1, .given_run_count = 4 },
+                { .group = 0,
+                  .physical_len = 64,
+                  .table_form = 1,
+                  .table_count = 4,
+                  .destination_form = 1,
+                  .destination_count = 1,
+                  .policy_count = 2,
+                  .keep_ratio = 300000,
+                  .max_tokens = 40,
+                  .protect_prefix = 5,
+                  .span_count = 2,
+                  .position_run_count = 4,
+                  .chunk_length_count = 2,
+                  .score_kind = 1,
+                  .scores_out = SLICE(1),
+                  .scores_in = SLICE(2) },
+                { .group = 1,
+                  .physical_len = 32,
+                  .table_form = 4,
+                  .table_count = 4,
+                  .destination_form = 1,
+                  .destination_count = 1,
+                  .policy_count = 1,
+                  .given_run_count = 4 },
         };
         static const uint32_t want_words[26] = { 3, 5, /* group 0 */ 7, 3, 9, 1, 100, 0, 1, 10, 2, 3, 60, 7, 4, 60, 4,
                                                  /* group 1 */ 100, 16, 300, 16, 100, 0, 4, 16, 10 };
@@ -231,11 +271,43 @@ START_TEST(policy_fields) {
         Chunkkv__V1__Policy *p = &policies[0];
         const struct ckv_record_policy *record;
         static const struct ckv_record_policy want = {
-                .profile = 3, .scorer = 1, .selector = 1, .pool = 3, .norm = 3, .heads = 2, .group_heads = 2, .value_weight = 1,
-                .unit_reduce = 1, .layers = 2, .fill = 1, .tight = 2, .join = 2, .window_reduce = 2, .layer_reduce = 2, .given = 63,
-                .layer_first = 3, .window = 256, .chunk = 1024, .sinks = 0, .recent = 1, .min_tokens = 2, .pool_size = 31,
-                .reuse = 4, .align = 1023, .sliding = 4096, .spike_keep = 5, .page = 6, .beta = 7, .heavy = 8, .recent_part = 9,
-                .vote_rows = 10, .contrast_first = 3, .contrast_end = 4, .mute = 5, .scale = 0.125, .softcap = 50,
+                .profile = 3,
+                .scorer = 1,
+                .selector = 1,
+                .pool = 3,
+                .norm = 3,
+                .heads = 2,
+                .group_heads = 2,
+                .value_weight = 1,
+                .unit_reduce = 1,
+                .layers = 2,
+                .fill = 1,
+                .tight = 2,
+                .join = 2,
+                .window_reduce = 2,
+                .layer_reduce = 2,
+                .given = 63,
+                .layer_first = 3,
+                .window = 256,
+                .chunk = 1024,
+                .sinks = 0,
+                .recent = 1,
+                .min_tokens = 2,
+                .pool_size = 31,
+                .reuse = 4,
+                .align = 1023,
+                .sliding = 4096,
+                .spike_keep = 5,
+                .page = 6,
+                .beta = 7,
+                .heavy = 8,
+                .recent_part = 9,
+                .vote_rows = 10,
+                .contrast_first = 3,
+                .contrast_end = 4,
+                .mute = 5,
+                .scale = 0.125,
+                .softcap = 50,
         };
 
         requests_reset(CHUNKKV__V1__REQUEST__BODY_COMPRESS);
@@ -304,7 +376,12 @@ END_TEST
 
 START_TEST(vector_two_bodies_last_wins) {
         /* request 7 with ids, Ping, then Cancel 299 */
-        static const uint8_t message[] = "\x08\x07" "\x22\x10" "0123456789abcdef" "\x2a\x10" "0123456789abcdef" "\x8a\x01\x00"
+        static const uint8_t message[] = "\x08\x07"
+                                         "\x22\x10"
+                                         "0123456789abcdef"
+                                         "\x2a\x10"
+                                         "0123456789abcdef"
+                                         "\x8a\x01\x00"
                                          "\xd2\x01\x03\x08\xab\x02";
 
         requests_reset(CHUNKKV__V1__REQUEST__BODY_PING);
@@ -324,7 +401,8 @@ START_TEST(vector_table_packed_and_not) {
 
                 ck_assert_ptr_nonnull(table);
                 ACCEPTED(COMPRESS, jobs[0].table = table);
-                ck_assert_mem_eq(decoded.attachment + 2 * sizeof(struct ckv_record_group) + 3 * sizeof(struct ckv_record_policy) + 8,
+                ck_assert_mem_eq(decoded.attachment + 2 * sizeof(struct ckv_record_group) +
+                                         3 * sizeof(struct ckv_record_policy) + 8,
                                  ((const uint32_t[]){ 1, 256, UINT32_MAX }), 12);
                 chunkkv__v1__table__free_unpacked(table, NULL);
         }

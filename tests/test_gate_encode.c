@@ -55,7 +55,7 @@ static int unpack(const void *attachment, size_t bytes, uint64_t limit) {
 }
 
 START_TEST(status_vector) {
-        /* the vector of the protocol: Response 7, generation 9, INVALID_ARGUMENT, request, "compress.groups[0].table" */
+        /* the vector of the protocol: Response 7, generation 9, INVALID_ARGUMENT, "compress.groups[0].table" */
         static const char want[] = "\x22\x1e\x08\x03\x10\x01\x22\x18" "compress.groups[0].table";
         struct ckv_record_status status;
         _cleanup_free_ void *reply = NULL;
@@ -100,9 +100,22 @@ START_TEST(welcome_fields) {
         const Chunkkv__V1__Welcome *got;
 
         record.head.type = CKV_RECORD_WELCOME;
-        *w = (struct ckv_record_welcome){ .minor = 1, .backend = 1, .now_ns = 2, .capabilities = 1 << 3 | 1 << 9, .request_bytes = 3,
-                                          .reply_bytes = 4, .in_flight = 5, .regions = 6, .rows = 7, .planes = 8, .groups = 9,
-                                          .spans = 10, .hold_ms = 11, .control_slots = 12, .message_parts = 13, .mapped_bytes = 14 };
+        *w = (struct ckv_record_welcome){ .minor = 1,
+                                          .backend = 1,
+                                          .now_ns = 2,
+                                          .capabilities = 1 << 3 | 1 << 9,
+                                          .request_bytes = 3,
+                                          .reply_bytes = 4,
+                                          .in_flight = 5,
+                                          .regions = 6,
+                                          .rows = 7,
+                                          .planes = 8,
+                                          .groups = 9,
+                                          .spans = 10,
+                                          .hold_ms = 11,
+                                          .control_slots = 12,
+                                          .message_parts = 13,
+                                          .mapped_bytes = 14 };
         memset(w->session_token, 0x70, 16);
         ck_assert_int_eq(unpack("8 cores", 7, LIMIT_BYTES), 0);
         ck_assert_int_eq(response->body_case, CHUNKKV__V1__RESPONSE__BODY_WELCOME);
@@ -141,7 +154,8 @@ END_TEST
 
 START_TEST(small_answers) {
         struct ckv_record_result *r = &record.body.result;
-        const struct ckv_record_budget budgets[2] = { { .slot = 3, .used = 1, .limit = 4096 }, { .slot = 6, .used = UINT64_MAX } };
+        const struct ckv_record_budget budgets[2] = { { .slot = 3, .used = 1, .limit = 4096 },
+                                                      { .slot = 6, .used = UINT64_MAX } };
 
         r->answer = CKV_ANSWER_PONG;
         r->u.pong.now_ns = 1;
@@ -224,14 +238,29 @@ static void compressed(uint32_t reply_form) {
         r->u.compressed.move_us = 4;
         r->u.compressed.total_us = 10;
         attachment = (struct attachment){
-                .groups = { { .group = 4, .physical_before = 400, .physical_len = 314, .table_used = 20, .budget = 313,
-                              .budget_raised = 1, .policy_count = 2, .sets_sent = 2, .set_count = 2,
-                              .kept_digest = UINT64_C(0x8000000000000001), .bytes_moved = 99 },
+                .groups = { { .group = 4,
+                              .physical_before = 400,
+                              .physical_len = 314,
+                              .table_used = 20,
+                              .budget = 313,
+                              .budget_raised = 1,
+                              .policy_count = 2,
+                              .sets_sent = 2,
+                              .set_count = 2,
+                              .kept_digest = UINT64_C(0x8000000000000001),
+                              .bytes_moved = 99 },
                             { .group = 5, .kept_all = 3, .policy_count = 1, .sets_sent = 1, .set_count = 30 } },
-                .policies = { { .profile = 3, .chunk = 10, .window = 8, .sinks = 0, .recent = 8, .given = 3, .scale = 0.125 },
+                .policies = { { .profile = 3,
+                                .chunk = 10,
+                                .window = 8,
+                                .sinks = 0,
+                                .recent = 8,
+                                .given = 3,
+                                .scale = 0.125 },
                               { .layer_first = 5, .given = 32, .mute = 4 },
                               { .selector = 3 } },
-                .sets = { { .layer_first = 0, .run_count = 6, .position_run_count = 2 }, { .layer_first = 2, .kv_head = 1, .run_count = 2 },
+                .sets = { { .layer_first = 0, .run_count = 6, .position_run_count = 2 },
+                          { .layer_first = 2, .kv_head = 1, .run_count = 2 },
                           { .layer_first = 9, .run_count = 2 } },
                 .words = { 0, 4, 16, 10, 70, 300, 5, 314, 0, 1, 7, 2 },
         };
@@ -344,8 +373,8 @@ START_TEST(too_large_at_the_limit) {
         ck_assert_int_eq(unpack(&attachment, sizeof(attachment), bytes - 1), 0);
         ck_assert_int_eq(response->status->code, CHUNKKV__V1__CODE__CODE_REPLY_TOO_LARGE);
         ck_assert_str_eq(response->status->field, "compress.reply_form");
-        (void)snprintf(detail, sizeof(detail), "the answer may take %zu bytes, the limit is %zu: ask for another reply_form", bytes,
-                       bytes - 1);
+        (void)snprintf(detail, sizeof(detail),
+                       "the answer may take %zu bytes, the limit is %zu: ask for another reply_form", bytes, bytes - 1);
         ck_assert_str_eq(response->status->detail, detail);
         /* the rows have moved, whatever fits into a reply */
         ck_assert_int_eq(response->status->cache, CHUNKKV__V1__CACHE_STATE__CACHE_COMMITTED);
@@ -364,7 +393,8 @@ START_TEST(too_many_rows_are_not_expanded) {
         attachment.words[11] = LIMIT_BYTES / 4 - 315 + 1;
         ck_assert_int_eq(unpack(&attachment, sizeof(attachment), LIMIT_BYTES), 0);
         ck_assert_int_eq(response->status->code, CHUNKKV__V1__CODE__CODE_REPLY_TOO_LARGE);
-        ck_assert_str_eq(response->status->detail, "the answer may take 524292 bytes, the limit is 524288: ask for another reply_form");
+        ck_assert_str_eq(response->status->detail,
+                         "the answer may take 524292 bytes, the limit is 524288: ask for another reply_form");
 }
 END_TEST
 

@@ -28,10 +28,27 @@ END_TEST
 
 START_TEST(address_in_any_other_form) {
         static const char *const bad[] = {
-                NULL, "", "localhost", "localhost:", "localhost:1:2", "localhost:1:2:", "localhost:1:2:3:4", "localhost:1:2:3 ",
-                "localhost: 1:2:3", "localhost:+1:2:3", "localhost:-1:2:3", "localhost:01:2:3", "localhost:1:2:00",
-                "localhost:4294967296:2:3", "localhost:1:2:18446744073709551617", "Localhost:1:2:3", "127.0.0.1:1:2:3",
-                "localhost:1:0x2:3", "localhost:a:2:3", "localhost:1::3", "localhost1:2:3:4",
+                NULL,
+                "",
+                "localhost",
+                "localhost:",
+                "localhost:1:2",
+                "localhost:1:2:",
+                "localhost:1:2:3:4",
+                "localhost:1:2:3 ",
+                "localhost: 1:2:3",
+                "localhost:+1:2:3",
+                "localhost:-1:2:3",
+                "localhost:01:2:3",
+                "localhost:1:2:00",
+                "localhost:4294967296:2:3",
+                "localhost:1:2:18446744073709551617",
+                "Localhost:1:2:3",
+                "127.0.0.1:1:2:3",
+                "localhost:1:0x2:3",
+                "localhost:a:2:3",
+                "localhost:1::3",
+                "localhost1:2:3:4",
         };
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(bad); i++) {

@@ -172,7 +172,8 @@ END_TEST
 START_TEST(adopt_refuses_the_unsuitable) {
         struct sockaddr_un abstract = { .sun_family = AF_UNIX, .sun_path = "\0chunkkv-test-adopt" };
         char found[CKV_LISTEN_PATH_BYTES + 1];
-        int fds[5], pair[2], type;
+        struct sockaddr_un bound = { .sun_family = AF_UNIX };
+        int fds[6], pair[2], type;
 
         fds[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
         fds[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -183,6 +184,9 @@ START_TEST(adopt_refuses_the_unsuitable) {
         fds[4] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         ck_assert_int_eq(bind(fds[4], (const struct sockaddr *)&abstract, offsetof(struct sockaddr_un, sun_path) + 19), 0);
         ck_assert_int_eq(listen(fds[4], 1), 0);
+        fds[5] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        strcpy(bound.sun_path, path);
+        ck_assert_int_eq(bind(fds[5], (const struct sockaddr *)&bound, sizeof(bound)), 0); /* and nobody listens */
         for (size_t i = 0; i < CKV_ARRAY_SIZE(fds); i++) {
                 ck_assert_int_eq(ckv_listen_adopt(fds[i], &type, found), CKV_LISTEN_E_UNSUITABLE);
                 (void)close(fds[i]);

@@ -8,7 +8,8 @@
 
 #include <check.h>
 
-#define CHECK(rows, ...) check_runs((const uint32_t[]){ __VA_ARGS__ }, sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4, (rows))
+#define CHECK(rows, ...) \
+        check_runs((const uint32_t[]){ __VA_ARGS__ }, sizeof((const uint32_t[]){ __VA_ARGS__ }) / 4, (rows))
 
 static uint64_t kept, end;
 

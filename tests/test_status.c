@@ -96,7 +96,8 @@ START_TEST(all_texts_fit) {
                 ck_assert_ptr_null(strchr(text, '%'));
         }
         for (unsigned detail = 0; detail < _CKV_D_N; detail++) {
-                ckv_status_set(&status, CKV_CODE_OUT_OF_RANGE, CKV_F_NONE, (enum ckv_detail)detail, UINT64_MAX, UINT64_MAX, UINT64_MAX);
+                ckv_status_set(&status, CKV_CODE_OUT_OF_RANGE, CKV_F_NONE, (enum ckv_detail)detail, UINT64_MAX,
+                               UINT64_MAX, UINT64_MAX);
                 ckv_status_detail_format(&status, text);
                 ck_assert_uint_lt(strlen(text), CKV_STATUS_DETAIL_MAX);
                 ck_assert_ptr_null(strchr(text, '{'));

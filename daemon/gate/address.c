@@ -35,7 +35,8 @@ bool ckv_address_parse(const char *text, struct ckv_address *ret_address) {
         if (!text || strncmp(text, host, sizeof(host) - 1) != 0)
                 return false;
         text += sizeof(host) - 1;
-        if (!take_number(&text, &address.uid) || !take_number(&text, &address.gid) || !take_number(&text, &address.pid) || *text)
+        if (!take_number(&text, &address.uid) || !take_number(&text, &address.gid) ||
+            !take_number(&text, &address.pid) || *text)
                 return false;
         *ret_address = address;
         return true;

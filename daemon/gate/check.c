@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-bool ckv_check_refuse(struct ckv_check *check, enum ckv_code code, struct ckv_at at, enum ckv_detail detail, uint64_t arg0,
-                      uint64_t arg1, uint64_t arg2) {
+bool ckv_check_refuse(struct ckv_check *check, enum ckv_code code, struct ckv_at at, enum ckv_detail detail,
+                      uint64_t arg0, uint64_t arg1, uint64_t arg2) {
         ckv_status_set(&check->status, code, at.field, detail, arg0, arg1, arg2);
         check->status.index[0] = (uint16_t)at.index[0];
         check->status.index[1] = (uint16_t)at.index[1];
@@ -40,7 +40,8 @@ bool ckv_check_length(struct ckv_check *check, struct ckv_at at, const ProtobufC
         return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, at, CKV_D_LENGTH, want, data->len, 0);
 }
 
-bool ckv_check_enum(struct ckv_check *check, struct ckv_at at, const ProtobufCEnumDescriptor *descriptor, int value, bool required) {
+bool ckv_check_enum(struct ckv_check *check, struct ckv_at at, const ProtobufCEnumDescriptor *descriptor, int value,
+                    bool required) {
         if (!protobuf_c_enum_descriptor_get_value(descriptor, value))
                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_ENUM, (uint32_t)value, 0, 0);
         if (required && value == 0)
@@ -63,7 +64,9 @@ bool ckv_check_slice(struct ckv_check *check, struct ckv_at at, const Chunkkv__V
                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_MULTIPLE, unit, slice->size, 0);
         if (!ckv_add_u64(slice->offset, slice->size, &end))
                 return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, at, CKV_D_OVERFLOW, 0, 0, 0);
-        *ret_slice = (struct ckv_record_slice){ .region_id = slice->region_id, .offset = slice->offset, .size = slice->size };
+        *ret_slice = (struct ckv_record_slice){ .region_id = slice->region_id,
+                                                .offset = slice->offset,
+                                                .size = slice->size };
         return true;
 }
 
@@ -92,7 +95,8 @@ void *ckv_check_append(struct ckv_check *check, size_t bytes) {
         void *to = ckv_outgoing_append(check->out, bytes);
 
         if (!to)
-                (void)ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_BODY, 0, 0), CKV_D_NOT_DECODABLE, 0, 0, 0);
+                (void)ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_BODY, 0, 0), CKV_D_NOT_DECODABLE, 0, 0,
+                                       0);
         return to;
 }
 

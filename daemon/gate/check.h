@@ -30,12 +30,13 @@ struct ckv_at {
 
 /* ckv_at() - a field and the indices of its brackets */
 static inline struct ckv_at ckv_at(enum ckv_field field, size_t first, size_t second) {
-        return (struct ckv_at){ field, { (uint32_t)CKV_MIN(first, UINT16_MAX), (uint32_t)CKV_MIN(second, UINT16_MAX) } };
+        return (struct ckv_at){ field,
+                                { (uint32_t)CKV_MIN(first, UINT16_MAX), (uint32_t)CKV_MIN(second, UINT16_MAX) } };
 }
 
 /* ckv_check_refuse() - the refusal. Return: false, always. */
-bool ckv_check_refuse(struct ckv_check *check, enum ckv_code code, struct ckv_at at, enum ckv_detail detail, uint64_t arg0,
-                      uint64_t arg1, uint64_t arg2);
+bool ckv_check_refuse(struct ckv_check *check, enum ckv_code code, struct ckv_at at, enum ckv_detail detail,
+                      uint64_t arg0, uint64_t arg1, uint64_t arg2);
 
 /* ckv_check_missing() - the field is required and not there. Return: false, always. */
 bool ckv_check_missing(struct ckv_check *check, struct ckv_at at);
@@ -50,7 +51,8 @@ bool ckv_check_count(struct ckv_check *check, struct ckv_at at, size_t count, ui
 bool ckv_check_length(struct ckv_check *check, struct ckv_at at, const ProtobufCBinaryData *data, size_t want);
 
 /* ckv_check_enum() - the number has a name in the schema, else INVALID_ARGUMENT; @required: and is not 0 */
-bool ckv_check_enum(struct ckv_check *check, struct ckv_at at, const ProtobufCEnumDescriptor *descriptor, int value, bool required);
+bool ckv_check_enum(struct ckv_check *check, struct ckv_at at, const ProtobufCEnumDescriptor *descriptor, int value,
+                    bool required);
 
 /**
  * ckv_check_slice() - a reference into a region: id given, size at least 1 and a multiple of @unit, end below 2^64
@@ -83,13 +85,13 @@ bool ckv_check_cache(struct ckv_check *check, const Chunkkv__V1__RegisterCache *
 bool ckv_check_compress(struct ckv_check *check, const Chunkkv__V1__Compress *compress);
 bool ckv_check_repair(struct ckv_check *check, const Chunkkv__V1__Repair *repair);
 
-/* ckv_check_hello_bytes() - only the lengths of byte fields, which come before all other checks; _region_bytes() likewise */
+/* ckv_check_hello_bytes() - lengths of byte fields, which come before all other checks; _region_bytes() likewise */
 bool ckv_check_hello_bytes(struct ckv_check *check, const Chunkkv__V1__Hello *hello);
 bool ckv_check_region_bytes(struct ckv_check *check, const Chunkkv__V1__RegisterRegion *region);
 
-/* ckv_check_group() - one GroupJob; its words are appended, @policies has room for its policies. @index: in compress.groups. */
-bool ckv_check_group(struct ckv_check *check, const Chunkkv__V1__Compress *compress, size_t index, struct ckv_record_group *group,
-                     struct ckv_record_policy *policies);
+/* ckv_check_group() - compress->groups[index]; its words are appended, @policies has room for its policies */
+bool ckv_check_group(struct ckv_check *check, const Chunkkv__V1__Compress *compress, size_t index,
+                     struct ckv_record_group *group, struct ckv_record_policy *policies);
 
 /* ckv_check_policy() - one Policy of group @index */
 bool ckv_check_policy(struct ckv_check *check, const Chunkkv__V1__Policy *policy, size_t index, size_t policy_index,

@@ -18,7 +18,7 @@ enum {
 
 struct ckv_connection {
         uint32_t number;                        /* 0 = free */
-        bool delimiter;                         /* the peer's last message had an empty frame in front, as REQ sends it */
+        bool delimiter;                         /* its last message had an empty frame in front, as REQ sends it */
         uint8_t id_bytes;
         uint8_t id[CKV_ROUTING_ID_MAX_BYTES];   /* [id_bytes] routing id */
         struct ckv_address address;

@@ -17,8 +17,8 @@ enum ckv_decode_outcome {
  * ckv_decode_request() - decode, check, translate
  * @now_ns:     CLOCK_MONOTONIC
  * @message:    [bytes] as received, at most limits->request_bytes
- * @out:        reset and filled in, but for connection, uid, gid, pid and what the link fills in. When refused: request_id
- *              and generation, as far as they could be read
+ * @out:        reset and filled in, but for connection, uid, gid, pid and what the link fills in. When refused:
+ *              request_id and generation, as far as they could be read
  * @ret_status: written only when refused
  *
  * Return: 0 or CKV_DECODE_E_REFUSED.

@@ -42,12 +42,15 @@ static bool check_cache_group(struct ckv_check *check, const Chunkkv__V1__LayerG
         if (!ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_KV_HEADS, index, 0), group->kv_heads, 1, CKV_LIMIT_HEADS))
                 return false;
         if (group->q_heads < group->kv_heads)
-                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, q_heads, CKV_D_AT_LEAST, group->kv_heads, group->q_heads, 0);
+                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, q_heads, CKV_D_AT_LEAST, group->kv_heads,
+                                        group->q_heads, 0);
         if (group->q_heads % group->kv_heads)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, q_heads, CKV_D_MULTIPLE, group->kv_heads, group->q_heads,
-                                        0);
-        if (!ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_HEAD_DIM_K, index, 0), group->head_dim_k, 1, CKV_LIMIT_HEAD_DIM) ||
-            !ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_HEAD_DIM_V, index, 0), group->head_dim_v, 0, CKV_LIMIT_HEAD_DIM) ||
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, q_heads, CKV_D_MULTIPLE, group->kv_heads,
+                                        group->q_heads, 0);
+        if (!ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_HEAD_DIM_K, index, 0), group->head_dim_k, 1,
+                             CKV_LIMIT_HEAD_DIM) ||
+            !ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_HEAD_DIM_V, index, 0), group->head_dim_v, 0,
+                             CKV_LIMIT_HEAD_DIM) ||
             !ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_TOKENS_PER_BLOCK, index, 0), group->tokens_per_block, 1,
                              CKV_LIMIT_TOKENS_PER_BLOCK) ||
             !ckv_check_range(check, ckv_at(CKV_F_CACHE_GROUP_NUM_BLOCKS, index, 0), group->num_blocks, 1, UINT32_MAX))
@@ -70,13 +73,14 @@ static void copy_axis(const Chunkkv__V1__Axis *axis, uint32_t *ret_tile, uint64_
         *ret_inner = axis ? axis->inner : 0;
 }
 
-static bool check_plane(struct ckv_check *check, const Chunkkv__V1__Plane *plane, size_t index, struct ckv_record_plane *record) {
+static bool check_plane(struct ckv_check *check, const Chunkkv__V1__Plane *plane, size_t index,
+                        struct ckv_record_plane *record) {
         struct ckv_at layer_count = ckv_at(CKV_F_CACHE_PLANE_LAYER_COUNT, index, 0);
 
-        if (!ckv_check_enum(check, ckv_at(CKV_F_CACHE_PLANE_KIND, index, 0), &chunkkv__v1__plane_kind__descriptor, (int)plane->kind,
-                            true) ||
-            !ckv_check_enum(check, ckv_at(CKV_F_CACHE_PLANE_DTYPE, index, 0), &chunkkv__v1__dtype__descriptor, (int)plane->dtype,
-                            true) ||
+        if (!ckv_check_enum(check, ckv_at(CKV_F_CACHE_PLANE_KIND, index, 0), &chunkkv__v1__plane_kind__descriptor,
+                            (int)plane->kind, true) ||
+            !ckv_check_enum(check, ckv_at(CKV_F_CACHE_PLANE_DTYPE, index, 0), &chunkkv__v1__dtype__descriptor,
+                            (int)plane->dtype, true) ||
             !ckv_check_range(check, ckv_at(CKV_F_CACHE_PLANE_LAYER_FIRST, index, 0), plane->layer_first, 0,
                              CKV_LIMIT_LAYER_NUMBER) ||
             !ckv_check_range(check, layer_count, plane->layer_count, 1,

@@ -8,7 +8,8 @@
 #include "base/limits.h"
 
 /* check_answer() - how the sets come back */
-static bool check_answer(struct ckv_check *check, const Chunkkv__V1__Compress *compress, struct ckv_record_compress *record) {
+static bool check_answer(struct ckv_check *check, const Chunkkv__V1__Compress *compress,
+                         struct ckv_record_compress *record) {
         struct ckv_at reply_to = ckv_at(CKV_F_COMPRESS_REPLY_TO, 0, 0);
         bool in_region = compress->reply_form == CHUNKKV__V1__REPLY_FORM__REPLY_IN_REGION;
 
@@ -26,19 +27,23 @@ static bool check_answer(struct ckv_check *check, const Chunkkv__V1__Compress *c
 }
 
 /* check_job() - the numbers of the whole job; record->control_slot is set */
-static bool check_job(struct ckv_check *check, const Chunkkv__V1__Compress *compress, struct ckv_record_compress *record) {
+static bool check_job(struct ckv_check *check, const Chunkkv__V1__Compress *compress,
+                      struct ckv_record_compress *record) {
         if (compress->cache_id == 0)
                 return ckv_check_missing(check, ckv_at(CKV_F_COMPRESS_CACHE_ID, 0, 0));
-        if (!ckv_check_enum(check, ckv_at(CKV_F_COMPRESS_MODE, 0, 0), &chunkkv__v1__mode__descriptor, (int)compress->mode, true))
+        if (!ckv_check_enum(check, ckv_at(CKV_F_COMPRESS_MODE, 0, 0), &chunkkv__v1__mode__descriptor,
+                            (int)compress->mode, true))
                 return false;
         /* with PLAN there is nothing that a Commit could let happen */
         if (compress->hold && compress->mode == CHUNKKV__V1__MODE__MODE_PLAN)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_COMPRESS_HOLD, 0, 0), CKV_D_NOT_USED, 0, 0, 0);
-        if (!ckv_check_range(check, ckv_at(CKV_F_COMPRESS_CONTROL_SLOT, 0, 0), compress->control_slot, 0, CKV_LIMIT_CONTROL_SLOTS))
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_COMPRESS_HOLD, 0, 0),
+                                        CKV_D_NOT_USED, 0, 0, 0);
+        if (!ckv_check_range(check, ckv_at(CKV_F_COMPRESS_CONTROL_SLOT, 0, 0), compress->control_slot, 0,
+                             CKV_LIMIT_CONTROL_SLOTS))
                 return false;
         if (record->control_slot == 0 && compress->control_use != 0)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_COMPRESS_CONTROL_USE, 0, 0), CKV_D_NOT_USED,
-                                        0, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_COMPRESS_CONTROL_USE, 0, 0),
+                                        CKV_D_NOT_USED, 0, 0, 0);
         if (!ckv_check_count(check, ckv_at(CKV_F_COMPRESS_GROUPS, 0, 0), compress->n_groups, 1, check->limits->groups))
                 return false;
         record->cache_id = compress->cache_id;
@@ -50,7 +55,7 @@ static bool check_job(struct ckv_check *check, const Chunkkv__V1__Compress *comp
         return true;
 }
 
-/* reads_queries() - does any policy of this group score by queries? Then rows are bounded by the window's range, or not (H2O). */
+/* reads_queries() - does a policy of this group score by queries? @ret_all_rows: set where one reads all rows (H2O) */
 static bool reads_queries(const Chunkkv__V1__GroupJob *job, bool *ret_all_rows) {
         bool reads = job->n_policies == 0;      /* the default profile does */
 
@@ -98,16 +103,18 @@ static bool check_queries(struct ckv_check *check, const Chunkkv__V1__Compress *
         if (!queries->data)
                 return ckv_check_missing(check, ckv_at(CKV_F_QUERIES_DATA, 0, 0));
         if (!ckv_check_slice(check, ckv_at(CKV_F_QUERIES_DATA, 0, 0), queries->data, 1, &record->queries) ||
-            !ckv_check_enum(check, ckv_at(CKV_F_QUERIES_DTYPE, 0, 0), &chunkkv__v1__dtype__descriptor, (int)queries->dtype, true) ||
-            !ckv_check_range(check, ckv_at(CKV_F_QUERIES_DTYPE, 0, 0), (uint64_t)queries->dtype, CHUNKKV__V1__DTYPE__DTYPE_F32,
-                             CHUNKKV__V1__DTYPE__DTYPE_BF16) ||
+            !ckv_check_enum(check, ckv_at(CKV_F_QUERIES_DTYPE, 0, 0), &chunkkv__v1__dtype__descriptor,
+                            (int)queries->dtype, true) ||
+            !ckv_check_range(check, ckv_at(CKV_F_QUERIES_DTYPE, 0, 0), (uint64_t)queries->dtype,
+                             CHUNKKV__V1__DTYPE__DTYPE_F32, CHUNKKV__V1__DTYPE__DTYPE_BF16) ||
             !ckv_check_range(check, ckv_at(CKV_F_QUERIES_ROWS, 0, 0), queries->rows, 1, most_rows) ||
             !ckv_check_range(check, ckv_at(CKV_F_QUERIES_RING_START, 0, 0), queries->ring_start, 0, queries->rows - 1))
                 return false;
         for (size_t i = 0; queries->last_row > 0 && i < compress->n_groups; i++)
                 if (compress->groups[i]->physical_len > 0 && queries->last_row >= compress->groups[i]->physical_len)
                         return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_QUERIES_LAST_ROW, 0, 0),
-                                                CKV_D_QUERY_PAST_END, queries->last_row, compress->groups[i]->physical_len - 1, 0);
+                                                CKV_D_QUERY_PAST_END, queries->last_row,
+                                                compress->groups[i]->physical_len - 1, 0);
         record->has_queries = 1;
         record->query_dtype = (uint32_t)queries->dtype;
         record->query_rows = queries->rows;
@@ -118,11 +125,13 @@ static bool check_queries(struct ckv_check *check, const Chunkkv__V1__Compress *
         record->query_head_stride = queries->head_stride;
         record->query_row_stride = queries->row_stride;
         return ckv_check_slice(check, ckv_at(CKV_F_QUERIES_LSE, 0, 0), queries->lse, 4, &record->lse) &&
-               ckv_check_slice(check, ckv_at(CKV_F_QUERIES_SINK_LOGITS, 0, 0), queries->sink_logits, 4, &record->sink_logits);
+               ckv_check_slice(check, ckv_at(CKV_F_QUERIES_SINK_LOGITS, 0, 0), queries->sink_logits, 4,
+                               &record->sink_logits);
 }
 
 /* check_groups() - the attachment: groups, policies, words */
-static bool check_groups(struct ckv_check *check, const Chunkkv__V1__Compress *compress, struct ckv_record_compress *record) {
+static bool check_groups(struct ckv_check *check, const Chunkkv__V1__Compress *compress,
+                         struct ckv_record_compress *record) {
         struct ckv_record_group *groups;
         struct ckv_record_policy *policies = NULL;
         uint32_t words_at;
@@ -158,8 +167,8 @@ static bool check_page(struct ckv_check *check, const Chunkkv__V1__Compress *com
         for (size_t i = 0; i < compress->n_groups; i++)
                 for (size_t k = 0; k < compress->groups[i]->n_policies; k++)
                         if (compress->groups[i]->policies[k]->selector == CHUNKKV__V1__SELECTOR__SELECTOR_PAGE)
-                                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_POLICY_SELECTOR, i, k),
-                                                        CKV_D_NOT_USED, 0, 0, 0);
+                                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT,
+                                                        ckv_at(CKV_F_POLICY_SELECTOR, i, k), CKV_D_NOT_USED, 0, 0, 0);
         return true;
 }
 
@@ -188,7 +197,8 @@ bool ckv_check_repair(struct ckv_check *check, const Chunkkv__V1__Repair *repair
         struct ckv_record_repair *record;
 
         if (!ckv_check_range(check, ckv_at(CKV_F_REPAIR_TARGET, 0, 0), repair->target_request_id, 1, INT64_MAX) ||
-            !ckv_check_range(check, ckv_at(CKV_F_REPAIR_CONTROL_SLOT, 0, 0), repair->control_slot, 1, CKV_LIMIT_CONTROL_SLOTS))
+            !ckv_check_range(check, ckv_at(CKV_F_REPAIR_CONTROL_SLOT, 0, 0), repair->control_slot, 1,
+                             CKV_LIMIT_CONTROL_SLOTS))
                 return false;
         if (!repair->job)
                 return ckv_check_missing(check, ckv_at(CKV_F_REPAIR_JOB, 0, 0));

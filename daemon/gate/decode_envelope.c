@@ -24,7 +24,8 @@ enum {
 };
 
 /* The oneof has the numbers 16 to 27, the records the same order from 1 on. */
-static_assert(CHUNKKV__V1__REQUEST__BODY_REPAIR - CHUNKKV__V1__REQUEST__BODY_HELLO == CKV_RECORD_REPAIR - CKV_RECORD_HELLO,
+static_assert(CHUNKKV__V1__REQUEST__BODY_REPAIR - CHUNKKV__V1__REQUEST__BODY_HELLO ==
+                      CKV_RECORD_REPAIR - CKV_RECORD_HELLO,
               "records are numbered as the bodies of Request");
 
 static int hex_value(char c) {
@@ -65,7 +66,8 @@ static bool check_trace(struct ckv_check *check, const char *text) {
         if (length == 0)
                 return true;
         if (length != TRACEPARENT_CHARACTERS)
-                return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, at, CKV_D_LENGTH, TRACEPARENT_CHARACTERS, length, 0);
+                return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, at, CKV_D_LENGTH, TRACEPARENT_CHARACTERS, length,
+                                        0);
         if (!parse_trace(text, head->trace)) {
                 memset(head->trace, 0, sizeof(head->trace));
                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_TRACEPARENT, 0, 0, 0);
@@ -84,8 +86,8 @@ static bool check_form(struct ckv_check *check, const Chunkkv__V1__Request *requ
                 return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_NONE, 0, 0), CKV_D_UNKNOWN_FIELDS,
                                         CKV_LIMIT_UNKNOWN_FIELDS, unknown, 0);
         if (request->request_id == 0 || request->request_id > INT64_MAX)
-                return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_REQUEST_ID, 0, 0), CKV_D_RANGE, 1, INT64_MAX,
-                                        request->request_id);
+                return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_REQUEST_ID, 0, 0), CKV_D_RANGE, 1,
+                                        INT64_MAX, request->request_id);
         if (request->body_case == CHUNKKV__V1__REQUEST__BODY__NOT_SET)
                 return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_BODY, 0, 0), CKV_D_MISSING, 0, 0, 0);
         if (!ckv_check_length(check, ckv_at(CKV_F_BOOT_ID, 0, 0), &request->boot_id, length) ||
@@ -119,7 +121,8 @@ static bool check_deadline(struct ckv_check *check, const Chunkkv__V1__Request *
                 break;
         }
         if (request->deadline_ns > check->now_ns + CKV_LIMIT_DEADLINE_SECONDS * CKV_NSEC_PER_SEC)
-                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, at, CKV_D_DEADLINE_FAR, CKV_LIMIT_DEADLINE_SECONDS, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, at, CKV_D_DEADLINE_FAR,
+                                        CKV_LIMIT_DEADLINE_SECONDS, 0, 0);
         head->deadline_ns = request->deadline_ns;
         if (head->deadline_ns == 0)
                 head->deadline_ns = check->now_ns + CKV_LIMIT_DEFAULT_DEADLINE_SECONDS * CKV_NSEC_PER_SEC;
@@ -180,7 +183,8 @@ int ckv_decode_request(const struct ckv_record_limits *limits, uint64_t now_ns, 
                 return CKV_DECODE_E_REFUSED;
         }
 
-        out->record.head.type = (uint16_t)(CKV_RECORD_HELLO + ((int)request->body_case - (int)CHUNKKV__V1__REQUEST__BODY_HELLO));
+        out->record.head.type =
+                (uint16_t)(CKV_RECORD_HELLO + ((int)request->body_case - (int)CHUNKKV__V1__REQUEST__BODY_HELLO));
         out->record.head.request_id = request->request_id;
         out->record.head.generation = request->generation;
         good = check_form(&check, request) && check_deadline(&check, request) && check_body(&check, request);

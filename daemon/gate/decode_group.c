@@ -21,20 +21,23 @@ static const struct table_fields destination_fields = { CKV_F_GROUP_DESTINATION,
                                                         CKV_F_GROUP_DESTINATION_NUMBERS, CKV_F_GROUP_DESTINATION_FROM };
 
 /* check_table() - exactly one of numbers and from; pairs where the form says so, none of them empty */
-static bool check_table(struct ckv_check *check, const Chunkkv__V1__Table *table, const struct table_fields *fields, size_t index,
-                        uint32_t *ret_form, uint32_t *ret_count, struct ckv_record_slice *ret_from) {
+static bool check_table(struct ckv_check *check, const Chunkkv__V1__Table *table, const struct table_fields *fields,
+                        size_t index, uint32_t *ret_form, uint32_t *ret_count, struct ckv_record_slice *ret_from) {
         bool pairs;
 
-        if (!ckv_check_enum(check, ckv_at(fields->form, index, 0), &chunkkv__v1__table_form__descriptor, (int)table->form, true))
+        if (!ckv_check_enum(check, ckv_at(fields->form, index, 0), &chunkkv__v1__table_form__descriptor,
+                            (int)table->form, true))
                 return false;
-        pairs = table->form == CHUNKKV__V1__TABLE_FORM__TABLE_BLOCK_RUNS || table->form == CHUNKKV__V1__TABLE_FORM__TABLE_TOKEN_RUNS;
+        pairs = table->form == CHUNKKV__V1__TABLE_FORM__TABLE_BLOCK_RUNS ||
+                table->form == CHUNKKV__V1__TABLE_FORM__TABLE_TOKEN_RUNS;
         if (table->from && table->n_numbers > 0)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(fields->from, index, 0), CKV_D_BOTH_SET, 0, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(fields->from, index, 0),
+                                        CKV_D_BOTH_SET, 0, 0, 0);
         if (!table->from && table->n_numbers == 0)
                 return ckv_check_missing(check, ckv_at(fields->table, index, 0));
         if (pairs && table->n_numbers % 2)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(fields->table, index, 0), CKV_D_MULTIPLE, 2,
-                                        table->n_numbers, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(fields->table, index, 0),
+                                        CKV_D_MULTIPLE, 2, table->n_numbers, 0);
         for (size_t i = 1; pairs && i < table->n_numbers; i += 2)
                 if (table->numbers[i] == 0)
                         return ckv_check_range(check, ckv_at(fields->numbers, index, i), 0, 1, UINT32_MAX);
@@ -53,8 +56,8 @@ static bool check_tables(struct ckv_check *check, const Chunkkv__V1__Compress *c
         /* a sequence without rows has no table, and that is a legal request with a legal answer */
         if (!job->table && job->physical_len > 0)
                 return ckv_check_missing(check, ckv_at(CKV_F_GROUP_TABLE, index, 0));
-        if (job->table && !check_table(check, job->table, &source_fields, index, &group->table_form, &group->table_count,
-                                       &group->table_from))
+        if (job->table && !check_table(check, job->table, &source_fields, index, &group->table_form,
+                                       &group->table_count, &group->table_from))
                 return false;
 
         if (compress->mode != CHUNKKV__V1__MODE__MODE_COPY_OUT) {
@@ -64,8 +67,8 @@ static bool check_tables(struct ckv_check *check, const Chunkkv__V1__Compress *c
         }
         if (!job->destination)
                 return job->physical_len == 0 || ckv_check_missing(check, destination);
-        return check_table(check, job->destination, &destination_fields, index, &group->destination_form, &group->destination_count,
-                           &group->destination_from);
+        return check_table(check, job->destination, &destination_fields, index, &group->destination_form,
+                           &group->destination_count, &group->destination_from);
 }
 
 static bool check_policies(struct ckv_check *check, const Chunkkv__V1__GroupJob *job, size_t index,
@@ -77,8 +80,8 @@ static bool check_policies(struct ckv_check *check, const Chunkkv__V1__GroupJob 
                 if (!ckv_check_policy(check, job->policies[i], index, i, &policies[i]))
                         return false;
                 if (i > 0 && policies[i].layer_first <= policies[i - 1].layer_first)
-                        return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_POLICY_LAYER_FIRST, index, i),
-                                                CKV_D_ORDER, i, 0, 0);
+                        return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT,
+                                                ckv_at(CKV_F_POLICY_LAYER_FIRST, index, i), CKV_D_ORDER, i, 0, 0);
         }
         return true;
 }
@@ -98,8 +101,8 @@ static bool check_budget(struct ckv_check *check, const Chunkkv__V1__GroupJob *j
                 if (job->keep_ratio > 0)
                         return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, keep_ratio, CKV_D_NOT_USED, 0, 0, 0);
                 if (job->max_tokens > 0)
-                        return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_GROUP_MAX_TOKENS, index, 0),
-                                                CKV_D_NOT_USED, 0, 0, 0);
+                        return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT,
+                                                ckv_at(CKV_F_GROUP_MAX_TOKENS, index, 0), CKV_D_NOT_USED, 0, 0, 0);
                 return true;
         }
         if (job->keep_ratio > 0 && !ckv_check_range(check, keep_ratio, job->keep_ratio, 1, 1000000))
@@ -134,7 +137,8 @@ static bool check_position_runs(struct ckv_check *check, const Chunkkv__V1__Comp
         if (!ckv_check_runs(check, at, job->position_runs, job->n_position_runs, compress->logical_len, &kept))
                 return false;
         if (kept != job->physical_len)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_RUNS_KEPT, job->physical_len, kept, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_RUNS_KEPT, job->physical_len, kept,
+                                        0);
         return ckv_check_append_words(check, job->position_runs, job->n_position_runs);
 }
 
@@ -160,19 +164,21 @@ static bool check_chunk_lengths(struct ckv_check *check, const Chunkkv__V1__Grou
 static bool check_given_runs(struct ckv_check *check, const Chunkkv__V1__GroupJob *job, size_t index) {
         uint64_t kept;
 
-        return ckv_check_runs(check, ckv_at(CKV_F_GROUP_GIVEN_RUNS, index, 0), job->given_runs, job->n_given_runs, job->physical_len,
-                              &kept) &&
+        return ckv_check_runs(check, ckv_at(CKV_F_GROUP_GIVEN_RUNS, index, 0), job->given_runs, job->n_given_runs,
+                              job->physical_len, &kept) &&
                ckv_check_append_words(check, job->given_runs, job->n_given_runs);
 }
 
-static bool check_scores(struct ckv_check *check, const Chunkkv__V1__GroupJob *job, size_t index, struct ckv_record_group *group) {
+static bool check_scores(struct ckv_check *check, const Chunkkv__V1__GroupJob *job, size_t index,
+                         struct ckv_record_group *group) {
         struct ckv_at out = ckv_at(CKV_F_GROUP_SCORES_OUT, index, 0), in = ckv_at(CKV_F_GROUP_SCORES_IN, index, 0);
 
         if (!ckv_check_enum(check, ckv_at(CKV_F_GROUP_SCORE_KIND, index, 0), &chunkkv__v1__score_kind__descriptor,
                             (int)job->score_kind, false))
                 return false;
         if (job->n_given_runs > 0 && (job->scores_out || job->scores_in))
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, job->scores_out ? out : in, CKV_D_NOT_USED, 0, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, job->scores_out ? out : in, CKV_D_NOT_USED, 0,
+                                        0, 0);
         if (!job->scores_in)
                 for (size_t i = 0; i < job->n_policies; i++)
                         if (job->policies[i]->scorer == CHUNKKV__V1__SCORER__SCORER_GIVEN)
@@ -190,18 +196,20 @@ static bool check_group_numbers(struct ckv_check *check, const Chunkkv__V1__Comp
                 return false;
         for (size_t i = 0; i < index; i++)
                 if (compress->groups[i]->group == job->group)
-                        return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, group, CKV_D_GROUP_TWICE, job->group, 0, 0);
+                        return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, group, CKV_D_GROUP_TWICE, job->group,
+                                                0, 0);
         if (job->physical_len > check->limits->rows)
                 return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_GROUP_PHYSICAL_LEN, index, 0),
                                         CKV_D_ROWS_OVER_LIMIT, check->limits->rows, job->physical_len, 0);
         if (job->physical_len > compress->logical_len)
                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_COMPRESS_LOGICAL_LEN, 0, 0),
                                         CKV_D_LOGICAL_LEN, job->physical_len, compress->logical_len, 0);
-        return ckv_check_range(check, ckv_at(CKV_F_GROUP_PROTECT_PREFIX, index, 0), job->protect_prefix, 0, check->limits->rows);
+        return ckv_check_range(check, ckv_at(CKV_F_GROUP_PROTECT_PREFIX, index, 0), job->protect_prefix, 0,
+                               check->limits->rows);
 }
 
-bool ckv_check_group(struct ckv_check *check, const Chunkkv__V1__Compress *compress, size_t index, struct ckv_record_group *group,
-                     struct ckv_record_policy *policies) {
+bool ckv_check_group(struct ckv_check *check, const Chunkkv__V1__Compress *compress, size_t index,
+                     struct ckv_record_group *group, struct ckv_record_policy *policies) {
         const Chunkkv__V1__GroupJob *job = compress->groups[index];
 
         *group = (struct ckv_record_group){
@@ -217,7 +225,8 @@ bool ckv_check_group(struct ckv_check *check, const Chunkkv__V1__Compress *compr
                 .given_run_count = (uint32_t)job->n_given_runs,
         };
         return check_group_numbers(check, compress, index) && check_tables(check, compress, index, group) &&
-               check_policies(check, job, index, policies) && check_budget(check, job, index) && check_spans(check, job, index) &&
-               check_position_runs(check, compress, index) && check_chunk_lengths(check, job, index) &&
-               check_given_runs(check, job, index) && check_scores(check, job, index, group);
+               check_policies(check, job, index, policies) && check_budget(check, job, index) &&
+               check_spans(check, job, index) && check_position_runs(check, compress, index) &&
+               check_chunk_lengths(check, job, index) && check_given_runs(check, job, index) &&
+               check_scores(check, job, index, group);
 }

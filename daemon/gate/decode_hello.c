@@ -30,8 +30,8 @@ bool ckv_check_hello(struct ckv_check *check, const Chunkkv__V1__Hello *hello) {
                 return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_HELLO_MINOR, 0, 0), CKV_D_AT_MOST,
                                         hello->minor_max, hello->minor_min, 0);
         if (strlen(hello->client) > CKV_LIMIT_CLIENT_NAME || !is_printable(hello->client))
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_HELLO_CLIENT, 0, 0), CKV_D_PRINTABLE,
-                                        CKV_LIMIT_CLIENT_NAME, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_HELLO_CLIENT, 0, 0),
+                                        CKV_D_PRINTABLE, CKV_LIMIT_CLIENT_NAME, 0, 0);
         if (!ckv_check_count(check, ckv_at(CKV_F_HELLO_NEEDS, CKV_LIMIT_NEEDS, 0), hello->n_needs, 0, CKV_LIMIT_NEEDS))
                 return false;
         for (size_t i = 0; i < hello->n_needs; i++) {
@@ -49,7 +49,7 @@ bool ckv_check_hello(struct ckv_check *check, const Chunkkv__V1__Hello *hello) {
                 record->has_attach_token = 1;
                 memcpy(record->attach_token, hello->attach_token.data, sizeof(record->attach_token));
         }
-        ckv_log(CKV_LOG_DEBUG, GATE_CLIENT, "request=%llu client=\"%s\"", (unsigned long long)check->out->record.head.request_id,
-                hello->client);
+        ckv_log(CKV_LOG_DEBUG, GATE_CLIENT, "request=%llu client=\"%s\"",
+                (unsigned long long)check->out->record.head.request_id, hello->client);
         return true;
 }

@@ -50,7 +50,8 @@ bool ckv_check_policy(struct ckv_check *check, const Chunkkv__V1__Policy *policy
 #undef REAL
 
         if (policy->pool_size != 0 && policy->pool_size % 2 == 0)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, AT(POOL_SIZE), CKV_D_ODD, policy->pool_size, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, AT(POOL_SIZE), CKV_D_ODD, policy->pool_size,
+                                        0, 0);
 #undef AT
         return true;
 }

@@ -14,7 +14,8 @@ enum { TOKEN_BYTES = 16, CUDA_HANDLE_BYTES = 64, SHM_DIGITS = 32 };
 bool ckv_check_region_bytes(struct ckv_check *check, const Chunkkv__V1__RegisterRegion *region) {
         switch (region->source_case) {
         case CHUNKKV__V1__REGISTER_REGION__SOURCE_CUDA_IPC:
-                if (!ckv_check_length(check, ckv_at(CKV_F_REGION_CUDA_HANDLE, 0, 0), &region->cuda_ipc->handle, CUDA_HANDLE_BYTES))
+                if (!ckv_check_length(check, ckv_at(CKV_F_REGION_CUDA_HANDLE, 0, 0), &region->cuda_ipc->handle,
+                                      CUDA_HANDLE_BYTES))
                         return false;
                 break;
         case CHUNKKV__V1__REGISTER_REGION__SOURCE_MEMFD_TOKEN:
@@ -23,8 +24,8 @@ bool ckv_check_region_bytes(struct ckv_check *check, const Chunkkv__V1__Register
                 break;
         case CHUNKKV__V1__REGISTER_REGION__SOURCE_VMM_TOKENS:
                 if (region->vmm_tokens.len % TOKEN_BYTES)
-                        return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_REGION_VMM_TOKENS, 0, 0), CKV_D_MULTIPLE,
-                                                TOKEN_BYTES, region->vmm_tokens.len, 0);
+                        return ckv_check_refuse(check, CKV_CODE_BAD_MESSAGE, ckv_at(CKV_F_REGION_VMM_TOKENS, 0, 0),
+                                                CKV_D_MULTIPLE, TOKEN_BYTES, region->vmm_tokens.len, 0);
                 break;
         default:
                 break;
@@ -76,7 +77,8 @@ static bool check_vmm(struct ckv_check *check, const ProtobufCBinaryData *tokens
         struct ckv_record_region *record = &check->out->record.body.region;
         void *to;
 
-        if (!ckv_check_count(check, ckv_at(CKV_F_REGION_VMM_TOKENS, 0, 0), tokens->len / TOKEN_BYTES, 1, CKV_LIMIT_VMM_TOKENS))
+        if (!ckv_check_count(check, ckv_at(CKV_F_REGION_VMM_TOKENS, 0, 0), tokens->len / TOKEN_BYTES, 1,
+                             CKV_LIMIT_VMM_TOKENS))
                 return false;
         to = ckv_check_append(check, tokens->len);
         if (!to)
@@ -118,17 +120,19 @@ bool ckv_check_region(struct ckv_check *check, const Chunkkv__V1__RegisterRegion
             !ckv_check_range(check, ckv_at(CKV_F_REGION_SIZE, 0, 0), region->size, 1, CKV_LIMIT_REGION_BYTES))
                 return false;
         if (!ckv_add_u64(region->offset, region->size, &end))
-                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_REGION_OFFSET, 0, 0), CKV_D_OVERFLOW, 0, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_REGION_OFFSET, 0, 0), CKV_D_OVERFLOW,
+                                        0, 0, 0);
         if (record->alloc_size > 0 && end > record->alloc_size)
-                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_REGION_SIZE, 0, 0), CKV_D_OUTSIDE_ALLOCATION,
-                                        record->alloc_size, end, 0);
+                return ckv_check_refuse(check, CKV_CODE_OUT_OF_RANGE, ckv_at(CKV_F_REGION_SIZE, 0, 0),
+                                        CKV_D_OUTSIDE_ALLOCATION, record->alloc_size, end, 0);
         if (region->device_uuid.len > 0) {
                 record->has_device_uuid = 1;
                 memcpy(record->device_uuid, region->device_uuid.data, sizeof(record->device_uuid));
         } else if (record->source == CKV_SOURCE_CUDA_IPC || record->source == CKV_SOURCE_CUDA_VMM) {
                 return ckv_check_missing(check, ckv_at(CKV_F_REGION_DEVICE_UUID, 0, 0));
         }
-        if (!ckv_check_enum(check, ckv_at(CKV_F_REGION_ACCESS, 0, 0), &chunkkv__v1__access__descriptor, (int)region->access, true))
+        if (!ckv_check_enum(check, ckv_at(CKV_F_REGION_ACCESS, 0, 0), &chunkkv__v1__access__descriptor,
+                            (int)region->access, true))
                 return false;
         record->access = (uint32_t)region->access;
         record->offset = region->offset;

@@ -52,7 +52,8 @@ static ProtobufCBinaryData bytes_of(const uint8_t *data, size_t bytes) {
         return (ProtobufCBinaryData){ .len = bytes, .data = (uint8_t *)(uintptr_t)data };
 }
 
-static void response_init(struct response *response, const struct ckv_record_head *head, const struct ckv_record_status *status) {
+static void response_init(struct response *response, const struct ckv_record_head *head,
+                          const struct ckv_record_status *status) {
         Chunkkv__V1__Status *wire = &response->status;
 
         memset(response, 0, sizeof(*response));
@@ -89,7 +90,8 @@ static void response_deinit(struct response *response) {
         }
 }
 
-static int fill_welcome(struct response *response, const struct ckv_record_welcome *record, const void *attachment, uint32_t bytes) {
+static int fill_welcome(struct response *response, const struct ckv_record_welcome *record, const void *attachment,
+                        uint32_t bytes) {
         static const uint8_t no_uuid[16];
         Chunkkv__V1__Welcome *welcome = &response->body.welcome.message;
         Chunkkv__V1__Limits *limits = &response->body.welcome.limits;
@@ -147,7 +149,8 @@ static void fill_pong(struct response *response, const struct ckv_record_result 
         response->message.pong = pong;
 }
 
-static int fill_budgets(struct response *response, const struct ckv_record_result *result, const void *attachment, uint32_t bytes) {
+static int fill_budgets(struct response *response, const struct ckv_record_result *result, const void *attachment,
+                        uint32_t bytes) {
         const struct ckv_record_budget *records = attachment;
         size_t count = result->u.budgets.budget_count;
         Chunkkv__V1__StatusReply *reply = &response->body.budgets.message;
@@ -188,15 +191,16 @@ static void fill_outcome(struct response *response, const struct ckv_record_resu
 }
 
 /* fill_result() - Return: 0, CKV_ENCODE_E_MALFORMED, CKV_ENCODE_E_TOO_LARGE with @ret_need_bytes, or -ENOMEM */
-static int fill_result(struct response *response, const struct ckv_record_result *result, const void *attachment, uint32_t bytes,
-                       uint64_t reply_bytes, uint64_t *ret_need_bytes) {
+static int fill_result(struct response *response, const struct ckv_record_result *result, const void *attachment,
+                       uint32_t bytes, uint64_t reply_bytes, uint64_t *ret_need_bytes) {
         switch (result->answer) {
         case CKV_ANSWER_STATUS:
                 return fill_budgets(response, result, attachment, bytes);
         case CKV_ANSWER_COMPRESSED:
                 response->message.body_case = CHUNKKV__V1__RESPONSE__BODY_COMPRESSED;
                 response->message.compressed = &response->body.compressed.message;
-                return ckv_compressed_init(&response->body.compressed, result, attachment, bytes, reply_bytes, ret_need_bytes);
+                return ckv_compressed_init(&response->body.compressed, result, attachment, bytes, reply_bytes,
+                                           ret_need_bytes);
         default:
                 break;
         }
@@ -268,20 +272,22 @@ int ckv_encode_answer(const struct ckv_record *record, const void *attachment, u
         uint64_t need_bytes = 0;
         int r;
 
-        static_assert(offsetof(struct ckv_record_welcome, status) == 0 && offsetof(struct ckv_record_result, status) == 0,
+        static_assert(offsetof(struct ckv_record_welcome, status) == 0 &&
+                              offsetof(struct ckv_record_result, status) == 0,
                       "the status comes first");
         response_init(&response, &record->head, status);
         if (record->head.type == CKV_RECORD_WELCOME)
                 r = fill_welcome(&response, &record->body.welcome, attachment, record->head.ring_bytes);
         else
-                r = fill_result(&response, &record->body.result, attachment, record->head.ring_bytes, reply_bytes, &need_bytes);
+                r = fill_result(&response, &record->body.result, attachment, record->head.ring_bytes, reply_bytes,
+                                &need_bytes);
         if (r == 0)
                 r = pack(&response, reply_bytes, &need_bytes, ret_reply, ret_bytes);
         if (r != CKV_ENCODE_E_TOO_LARGE)
                 return r;
 
-        ckv_status_set(&too_large, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE, need_bytes,
-                       reply_bytes, 0);
+        ckv_status_set(&too_large, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE,
+                       need_bytes, reply_bytes, 0);
         too_large.cache = status->cache;
         return ckv_encode_status(&record->head, &too_large, ret_reply, ret_bytes);
 }

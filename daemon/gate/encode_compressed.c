@@ -28,14 +28,16 @@ struct parts {
 };
 
 /* find_parts() - do all counts add up to what is there? */
-static bool find_parts(const struct ckv_record_result *result, const void *attachment, uint32_t bytes, struct parts *ret_parts) {
+static bool find_parts(const struct ckv_record_result *result, const void *attachment, uint32_t bytes,
+                       struct parts *ret_parts) {
         uint64_t groups = result->u.compressed.group_count, policies = result->u.compressed.policy_count;
         uint64_t sets = result->u.compressed.set_count, words = result->u.compressed.word_count;
         uint64_t group_policies = 0, group_sets = 0, set_words = 0;
         const char *at = attachment;
 
-        if (groups * sizeof(*ret_parts->groups) + policies * sizeof(*ret_parts->policies) + sets * sizeof(*ret_parts->sets) +
-                    words * sizeof(uint32_t) != bytes)
+        if (groups * sizeof(*ret_parts->groups) + policies * sizeof(*ret_parts->policies) +
+                    sets * sizeof(*ret_parts->sets) + words * sizeof(uint32_t) !=
+            bytes)
                 return false;
         if (bytes == 0)
                 return true;
@@ -56,7 +58,8 @@ static bool find_parts(const struct ckv_record_result *result, const void *attac
         return group_policies == policies && group_sets == sets && set_words == words;
 }
 
-static void fill_policy(const struct ckv_record_policy *record, Chunkkv__V1__Policy *policy, Chunkkv__V1__Count *counts) {
+static void fill_policy(const struct ckv_record_policy *record, Chunkkv__V1__Policy *policy,
+                        Chunkkv__V1__Count *counts) {
         chunkkv__v1__policy__init(policy);
 
 #define ENUM(NAME, name) policy->name = record->name;
@@ -147,7 +150,8 @@ static void fill_sets(struct ckv_compressed *compressed, const struct parts *par
 
 /* allocate() - every array of the message; one element at least, so that NULL means failure */
 static bool allocate(struct ckv_compressed *compressed, const struct ckv_record_result *result) {
-        size_t groups = result->u.compressed.group_count + (size_t)1, policies = result->u.compressed.policy_count + (size_t)1;
+        size_t groups = result->u.compressed.group_count + (size_t)1,
+               policies = result->u.compressed.policy_count + (size_t)1;
         size_t sets = result->u.compressed.set_count + (size_t)1;
 
         compressed->groups = calloc(groups, sizeof(*compressed->groups));
@@ -161,12 +165,14 @@ static bool allocate(struct ckv_compressed *compressed, const struct ckv_record_
                compressed->counts && compressed->sets && compressed->set_list;
 }
 
-static void fill_message(struct ckv_compressed *compressed, const struct ckv_record_result *result, const struct parts *parts) {
+static void fill_message(struct ckv_compressed *compressed, const struct ckv_record_result *result,
+                         const struct parts *parts) {
         Chunkkv__V1__Compressed *message = &compressed->message;
         size_t policy = 0, set = 0;
 
         for (uint32_t i = 0; i < result->u.compressed.policy_count; i++) {
-                fill_policy(&parts->policies[i], &compressed->policies[i], &compressed->counts[i * (size_t)POLICY_COUNTS]);
+                fill_policy(&parts->policies[i], &compressed->policies[i],
+                            &compressed->counts[i * (size_t)POLICY_COUNTS]);
                 compressed->policy_list[i] = &compressed->policies[i];
         }
         fill_sets(compressed, parts, result->u.compressed.set_count);
@@ -196,15 +202,16 @@ static void fill_message(struct ckv_compressed *compressed, const struct ckv_rec
         message->timing = &compressed->timing;
 }
 
-int ckv_compressed_init(struct ckv_compressed *compressed, const struct ckv_record_result *result, const void *attachment,
-                        uint32_t bytes, uint64_t reply_bytes, uint64_t *ret_need_bytes) {
+int ckv_compressed_init(struct ckv_compressed *compressed, const struct ckv_record_result *result,
+                        const void *attachment, uint32_t bytes, uint64_t reply_bytes, uint64_t *ret_need_bytes) {
         bool as_rows = result->u.compressed.reply_form == CHUNKKV__V1__REPLY_FORM__REPLY_ROWS;
         struct parts parts = { 0 };
         uint64_t rows = 0;
 
         *compressed = (struct ckv_compressed){ 0 };
         chunkkv__v1__compressed__init(&compressed->message);
-        if (!find_parts(result, attachment, bytes, &parts) || !count_rows(&parts, result->u.compressed.set_count, &rows))
+        if (!find_parts(result, attachment, bytes, &parts) ||
+            !count_rows(&parts, result->u.compressed.set_count, &rows))
                 return CKV_ENCODE_E_MALFORMED;
         if (as_rows && rows > reply_bytes / sizeof(uint32_t)) {
                 *ret_need_bytes = rows * sizeof(uint32_t);

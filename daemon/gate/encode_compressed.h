@@ -28,8 +28,8 @@ struct ckv_compressed {
  *
  * Return: 0, CKV_ENCODE_E_MALFORMED, CKV_ENCODE_E_TOO_LARGE, or -ENOMEM. ckv_compressed_deinit() in any case.
  */
-int ckv_compressed_init(struct ckv_compressed *compressed, const struct ckv_record_result *result, const void *attachment,
-                        uint32_t bytes, uint64_t reply_bytes, uint64_t *ret_need_bytes);
+int ckv_compressed_init(struct ckv_compressed *compressed, const struct ckv_record_result *result,
+                        const void *attachment, uint32_t bytes, uint64_t reply_bytes, uint64_t *ret_need_bytes);
 void ckv_compressed_deinit(struct ckv_compressed *compressed);
 
 #endif

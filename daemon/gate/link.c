@@ -125,7 +125,8 @@ int ckv_link_flush(struct ckv_link *link) {
                 link->staged_due = false;
         }
         while (link->gone_count > 0) {
-                struct ckv_record record = { .head = { .type = CKV_RECORD_GONE, .connection = link->gone[link->gone_count - 1] } };
+                struct ckv_record record = { .head = { .type = CKV_RECORD_GONE,
+                                                       .connection = link->gone[link->gone_count - 1] } };
 
                 r = send_record(link, &record);
                 if (r)
@@ -157,7 +158,8 @@ int ckv_link_recv(struct ckv_link *link, struct ckv_record *ret_record, const vo
         if (r)
                 return r > 0 ? CKV_LINK_E_MALFORMED : ckv_error_trace(r);
 
-        if (head->magic != CKV_RECORD_MAGIC || head->version != CKV_RECORD_VERSION || head->sequence != link->received + 1)
+        if (head->magic != CKV_RECORD_MAGIC || head->version != CKV_RECORD_VERSION ||
+            head->sequence != link->received + 1)
                 return CKV_LINK_E_MALFORMED;
         if (!ckv_ring_consumed(&link->to_core, head->ring_consumed))
                 return CKV_LINK_E_MALFORMED;

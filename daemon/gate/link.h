@@ -23,7 +23,7 @@ struct ckv_outgoing {
 /* ckv_outgoing_reset() - empty record, no attachment */
 void ckv_outgoing_reset(struct ckv_outgoing *outgoing);
 
-/* ckv_outgoing_append() - @bytes more of attachment, to be written by the caller. Return: NULL if it would be too long. */
+/* ckv_outgoing_append() - @bytes more of attachment, for the caller to write. Return: NULL if it would be too long. */
 void *ckv_outgoing_append(struct ckv_outgoing *outgoing, size_t bytes);
 
 struct ckv_link {
@@ -59,7 +59,7 @@ void ckv_link_deinit(struct ckv_link *link);
 /* ckv_link_idle() - is nothing waiting to be sent? Only then may a request be staged. */
 bool ckv_link_idle(const struct ckv_link *link);
 
-/* ckv_link_submit() - link->staged is complete but for magic, version, sequence and ring fields: send it with the next flush */
+/* ckv_link_submit() - send link->staged with the next flush; magic, version, sequence and ring fields are the link's */
 void ckv_link_submit(struct ckv_link *link);
 
 /* ckv_link_gone() - report a connection as gone; at most CKV_CONNECTIONS_MAX + 1 between two moments of idleness */

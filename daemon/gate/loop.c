@@ -44,8 +44,8 @@ static void shed(struct ckv_gate *gate, uint64_t *counter) {
                         gate->dropped_messages, gate->dropped_replies);
 }
 
-/* send_reply() - @reply is consumed. Return: 0 or -errno. */
-static int send_reply(struct ckv_gate *gate, struct ckv_connection *connection, void *reply, size_t bytes) {
+/* send_reply() - and what follows where it cannot be delivered. Return: 0 or -errno. */
+static int send_reply(struct ckv_gate *gate, struct ckv_connection *connection, const void *reply, size_t bytes) {
         int r = ckv_router_send(&gate->router, connection, reply, bytes);
 
         switch (r) {
@@ -64,7 +64,7 @@ static int send_reply(struct ckv_gate *gate, struct ckv_connection *connection, 
 static int refuse(struct ckv_gate *gate, struct ckv_connection *connection, const struct ckv_record_head *request,
                   const struct ckv_record_status *status) {
         struct ckv_record_head head = { .request_id = request->request_id, .generation = request->generation };
-        void *reply;
+        _cleanup_free_ void *reply = NULL;
         size_t bytes;
         int r;
 
@@ -85,7 +85,8 @@ static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) 
         size_t bytes = zmq_msg_size(&incoming->body);
         uint32_t gone;
 
-        connection = ckv_connections_touch(&gate->connections, incoming->id, incoming->id_bytes, &incoming->address, &gone);
+        connection =
+                ckv_connections_touch(&gate->connections, incoming->id, incoming->id_bytes, &incoming->address, &gone);
         if (!connection)
                 return ckv_error_origin(-EOVERFLOW);
         if (gone)
@@ -97,7 +98,8 @@ static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) 
                 return refuse(gate, connection, &unread, &status);
         }
         if (bytes > gate->limits.request_bytes) {
-                ckv_status_set(&status, CKV_CODE_BAD_MESSAGE, CKV_F_NONE, CKV_D_TOO_LONG, gate->limits.request_bytes, bytes, 0);
+                ckv_status_set(&status, CKV_CODE_BAD_MESSAGE, CKV_F_NONE, CKV_D_TOO_LONG, gate->limits.request_bytes,
+                               bytes, 0);
                 return refuse(gate, connection, &unread, &status);
         }
         if (ckv_decode_request(&gate->limits, ckv_now_nsec(), zmq_msg_data(&incoming->body), bytes, staged, &status))
@@ -135,24 +137,22 @@ static int pull_messages(struct ckv_gate *gate) {
 
 static int handle_answer(struct ckv_gate *gate, const struct ckv_record *record, const void *attachment) {
         struct ckv_connection *connection = ckv_connections_find(&gate->connections, record->head.connection);
-        void *reply;
+        _cleanup_free_ void *reply = NULL;
         size_t bytes;
         int r;
 
         r = ckv_encode_answer(record, attachment, gate->limits.reply_bytes, &reply, &bytes);
         if (r)
                 return r > 0 ? CKV_LINK_E_MALFORMED : ckv_error_trace(r);
-        if (!connection) {
-                /* it left since the request; the core keeps the answer for when it comes back */
-                free(reply);
+        /* it left since the request; the core keeps the answer for when it comes back */
+        if (!connection)
                 return 0;
-        }
         return ckv_error_trace(send_reply(gate, connection, reply, bytes));
 }
 
 static bool limits_valid(const struct ckv_record_limits *limits) {
-        return limits->request_bytes > 0 && limits->reply_bytes > 0 && limits->message_parts > 0 && limits->groups > 0 &&
-               limits->planes > 0 && limits->rows > 0;
+        return limits->request_bytes > 0 && limits->reply_bytes > 0 && limits->message_parts > 0 &&
+               limits->groups > 0 && limits->planes > 0 && limits->rows > 0;
 }
 
 /* handle_record() - one record of the core. Return: 0, CKV_LINK_E_MALFORMED, or -errno. */
@@ -181,7 +181,7 @@ static int handle_record(struct ckv_gate *gate, const struct ckv_record *record,
         }
 }
 
-/* pull_records() - at most @most of them. Return: 0 when there are no more, or an outcome of ckv_link_recv(), or -errno. */
+/* pull_records() - at most @most of them. Return: 0, an outcome of ckv_link_recv() but EMPTY, or -errno. */
 static int pull_records(struct ckv_gate *gate, unsigned most) {
         for (unsigned i = 0; i < most; i++) {
                 struct ckv_record record;

@@ -21,7 +21,7 @@ struct ckv_gate {
         uint64_t dropped_replies;               /* to peers that do not read */
 };
 
-/* ckv_gate_await_limits() - wait for the first record of the core. Return: 0, CKV_LINK_E_CLOSED, CKV_LINK_E_MALFORMED or -errno. */
+/* ckv_gate_await_limits() - the core's first record. Return: 0, CKV_LINK_E_CLOSED, CKV_LINK_E_MALFORMED, -errno. */
 int ckv_gate_await_limits(struct ckv_gate *gate);
 
 /* ckv_gate_serve() - until the core closes the pair. Return: CKV_LINK_E_CLOSED, CKV_LINK_E_MALFORMED, or -errno. */

@@ -25,9 +25,11 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-/* gcc says it with macros, clang with __has_feature */
+/* gcc says it with macros, clang with __has_feature() */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
+#elif defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
 #else
 #define SANITIZED 0
 #endif
@@ -120,7 +122,8 @@ int main(int argc, char **argv) {
         gate->link.fd = -1;
         r = run(gate);
         if (r == CKV_LINK_E_MALFORMED)
-                ckv_log(CKV_LOG_ERROR, GATE_UNFIT, "endpoint=%s reason=\"malformed record from the core\"", gate->endpoint);
+                ckv_log(CKV_LOG_ERROR, GATE_UNFIT, "endpoint=%s reason=\"malformed record from the core\"",
+                        gate->endpoint);
         else if (r < 0)
                 ckv_log(CKV_LOG_ERROR, GATE_UNFIT, "endpoint=%s reason=\"%s\"", gate->endpoint, strerror(-r));
         ckv_router_close(&gate->router);

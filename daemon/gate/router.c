@@ -75,7 +75,8 @@ static int bind_address(int listen_fd, char *ret_text, size_t size) {
 
         if (getsockname(listen_fd, (struct sockaddr *)&address, &bytes) < 0)
                 return ckv_error_origin(-errno);
-        if (address.sun_family != AF_UNIX || bytes <= offsetof(struct sockaddr_un, sun_path) + 1 || address.sun_path[0] == '\0')
+        if (address.sun_family != AF_UNIX || bytes <= offsetof(struct sockaddr_un, sun_path) + 1 ||
+            address.sun_path[0] == '\0')
                 return ckv_error_origin(-EINVAL);
         n = snprintf(ret_text, size, "ipc://%.*s", (int)sizeof(address.sun_path), address.sun_path);
         return n < 0 || (size_t)n >= size ? ckv_error_origin(-ENAMETOOLONG) : 0;
@@ -151,7 +152,7 @@ int ckv_router_recv(struct ckv_router *router, struct ckv_incoming *incoming) {
         if (usable)
                 memcpy(incoming->id, zmq_msg_data(&incoming->body), incoming->id_bytes);
 
-        /* each frame replaces the one before: the last is the body; ROUTER hands over whole messages, so none is awaited */
+        /* each frame replaces the one before, the last is the body; ROUTER gives whole messages: none is awaited */
         while (zmq_msg_more(&incoming->body)) {
                 bool empty_before = frames == 1 && zmq_msg_size(&incoming->body) == 0;
 
@@ -162,7 +163,8 @@ int ckv_router_recv(struct ckv_router *router, struct ckv_incoming *incoming) {
                         incoming->delimiter = empty_before;
         }
         incoming->one_frame = frames == (incoming->delimiter ? 2 : 1);
-        if (!usable || frames == 0 || !ckv_address_parse(zmq_msg_gets(&incoming->body, "Peer-Address"), &incoming->address))
+        if (!usable || frames == 0 ||
+            !ckv_address_parse(zmq_msg_gets(&incoming->body, "Peer-Address"), &incoming->address))
                 return CKV_ROUTER_E_DROPPED;
         return 0;
 }
@@ -171,45 +173,29 @@ void ckv_incoming_deinit(struct ckv_incoming *incoming) {
         (void)zmq_msg_close(&incoming->body);
 }
 
-static void free_reply(void *data, void *hint) {
-        (void)hint;
-        free(data);
-}
-
-static int send_frame(void *socket, const void *data, size_t bytes) {
+/* send_frame() - Return: 0 or -errno */
+static int send_frame(void *socket, const void *data, size_t bytes, int flags) {
         int n;
 
         do
-                n = zmq_send(socket, data, bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE);
+                n = zmq_send(socket, data, bytes, ZMQ_DONTWAIT | flags);
         while (n < 0 && errno == EINTR);
         return n < 0 ? -errno : 0;
 }
 
-int ckv_router_send(struct ckv_router *router, const struct ckv_connection *connection, void *reply, size_t bytes) {
-        _cleanup_free_ void *unsent = reply;
-        zmq_msg_t message;
+int ckv_router_send(struct ckv_router *router, const struct ckv_connection *connection, const void *reply,
+                    size_t bytes) {
         int r;
 
         /* with MANDATORY the first frame alone decides whether there is a peer and room for it */
-        r = send_frame(router->socket, connection->id, connection->id_bytes);
+        r = send_frame(router->socket, connection->id, connection->id_bytes, ZMQ_SNDMORE);
         if (r == -EHOSTUNREACH)
                 return CKV_ROUTER_E_GONE;
         if (r == -EAGAIN)
                 return CKV_ROUTER_E_SLOW;
         if (r == 0 && connection->delimiter)
-                r = send_frame(router->socket, "", 0);
-        if (r)
-                return ckv_error_origin(r);
-
-        if (zmq_msg_init_data(&message, reply, bytes, free_reply, NULL) < 0)
-                return ckv_error_origin(-errno);
-        unsent = NULL; /* consumed by the message */
-        while (zmq_msg_send(&message, router->socket, ZMQ_DONTWAIT) < 0) {
-                if (errno == EINTR)
-                        continue;
-                r = -errno;
-                (void)zmq_msg_close(&message);
-                return ckv_error_origin(r);
-        }
-        return 0;
+                r = send_frame(router->socket, "", 0, ZMQ_SNDMORE);
+        if (r == 0)
+                r = send_frame(router->socket, reply, bytes, 0);
+        return ckv_error_origin(r);
 }

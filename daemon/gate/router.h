@@ -60,10 +60,11 @@ void ckv_incoming_deinit(struct ckv_incoming *incoming);
 
 /**
  * ckv_router_send() - one reply, never blocks
- * @reply: [bytes] from malloc, consumed in any case
+ * @reply: [bytes], copied: so that nothing of ours is freed by libzmq's thread
  *
  * Return: 0, CKV_ROUTER_E_GONE, CKV_ROUTER_E_SLOW, or -errno.
  */
-int ckv_router_send(struct ckv_router *router, const struct ckv_connection *connection, void *reply, size_t bytes);
+int ckv_router_send(struct ckv_router *router, const struct ckv_connection *connection, const void *reply,
+                    size_t bytes);
 
 #endif
