@@ -14,7 +14,11 @@
 #include <math.h>
 
 /* kernels/ and proto/ never include one another: here their numbers meet. */
-static_assert((int)CKV_GIVEN_SINKS == 1 && (int)CKV_GIVEN_MUTE == 32, "bits of ckv_record_policy.given");
+static_assert((int)CKV_GIVEN_SINKS == (int)CKV_RECORD_GIVEN_SINKS && (int)CKV_GIVEN_RECENT == (int)CKV_RECORD_GIVEN_RECENT &&
+              (int)CKV_GIVEN_MIN_TOKENS == (int)CKV_RECORD_GIVEN_MIN_TOKENS &&
+              (int)CKV_GIVEN_CONTRAST_FIRST == (int)CKV_RECORD_GIVEN_CONTRAST_FIRST &&
+              (int)CKV_GIVEN_CONTRAST_END == (int)CKV_RECORD_GIVEN_CONTRAST_END && (int)CKV_GIVEN_MUTE == (int)CKV_RECORD_GIVEN_MUTE,
+              "bits of ckv_record_policy.given");
 static_assert((int)CKV_F_POLICY_LAYER_REDUCE - (int)CKV_F_POLICY_PROFILE == (int)CKV_FIELD_LAYER_REDUCE - (int)CKV_FIELD_PROFILE,
               "proto/fields.def lists the fields of a policy in the order of enum ckv_policy_field");
 static_assert((int)CKV_F_POLICY_GROUP_HEADS - (int)CKV_F_POLICY_PROFILE == (int)CKV_FIELD_GROUP_HEADS - (int)CKV_FIELD_PROFILE,

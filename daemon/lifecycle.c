@@ -84,8 +84,13 @@ static void cancel_running(struct ckv_lifecycle *lifecycle) {
 static int look_draining(struct ckv_lifecycle *lifecycle) {
         struct ckv_daemon *daemon = lifecycle->daemon;
 
-        if (ckv_engine_drained(daemon))
-                return sd_event_exit(daemon->event, EXIT_SUCCESS);
+        if (ckv_engine_drained(daemon)) {
+                /* one look more, so that the gates have passed the last answers on before they are hung up on */
+                if (lifecycle->drained)
+                        return sd_event_exit(daemon->event, EXIT_SUCCESS);
+                lifecycle->drained = true;
+                return timer_rearm(lifecycle->timer);
+        }
         if (ckv_now_nsec() < lifecycle->give_up_nsec)
                 return timer_rearm(lifecycle->timer);
         if (lifecycle->cancelled) {

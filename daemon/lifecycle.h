@@ -14,6 +14,7 @@ struct ckv_lifecycle {
         sd_event_source *timer;         /* looks whether the gates are up, later whether the jobs are through */
         uint64_t give_up_nsec;          /* when the present phase has taken too long */
         bool cancelled;                 /* draining: what runs was cancelled */
+        bool drained;                   /* draining: no job was left at the last look */
 };
 
 /**
