@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -193,6 +194,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=build, help="where chunkkvd was built")
     parser.add_argument("--client", metavar="PREFIX", help="only the client's part, against the daemon at PREFIX")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` stops the daemon
     return run_client(arguments.client) if arguments.client else run_demo(arguments.build)
 
 

@@ -68,7 +68,8 @@ class Daemon:
     def start(self) -> None:
         """Start it and wait until every endpoint answers."""
         binary = build_directory() / "chunkkvd"
-        arguments = [str(binary), "--runtime-dir", str(self.directory)]
+        # should the tests be killed, the daemon goes with them
+        arguments = ["setpriv", "--pdeathsig", "TERM", str(binary), "--runtime-dir", str(self.directory)]
         for name in self._endpoints:
             arguments += ["--endpoint", name]
         self._log = (self.directory / "log").open("ab")
