@@ -138,21 +138,41 @@ static bool take_layers(struct ckv_request *request, const struct ckv_cache_grou
         return true;
 }
 
-/* kept_runs_bound() - P of protocol.md 3: the most kept runs one set of this group can have */
+/*
+ * kept_runs_bound() - the most kept runs that one set of this group can have
+ *
+ * A unit is a stretch of rows, but for the protected rows that lie in it, and is kept or dropped whole, but for the one at
+ * which the budget ends: fill = best keeps any rows of it.  Protected rows form at most one stretch for each span, one at
+ * the start and one at the end.  A kept run holds such a stretch or whole kept units; a dropped run holds whole dropped
+ * units, or touches a stretch, which has two sides.
+ */
 static uint64_t kept_runs_bound(const struct ckv_job_group *group) {
         const struct ckv_selection *s = &group->selection;
         bool even_units = group->policy.selector == CKV_SELECTOR_CHUNK && !s->positions;
-        uint64_t unit = even_units ? group->policy.chunk : 1, kept = s->rows, dropped;
+        uint64_t unit = even_units ? group->policy.chunk : 1, stretches = s->span_count + 2;
+        uint64_t cut = even_units && group->policy.fill == CKV_FILL_BEST ? unit / 2 + 1 : 1;
+        uint64_t least = s->rows, most, by_kept, by_dropped;
 
         if (group->given)
                 return group->kept[0].run_count;
         if (s->keep_ratio)
-                kept = (uint64_t)s->rows * s->keep_ratio / 1000000;
+                least = (uint64_t)s->rows * s->keep_ratio / 1000000;
         if (s->max_tokens)
-                kept = CKV_MIN(kept, s->max_tokens);
-        kept = CKV_MIN(kept, s->rows);
-        dropped = s->rows - kept;
-        return CKV_MIN(kept / unit + 2, dropped / unit + 2) + s->span_count + 3;
+                least = CKV_MIN(least, s->max_tokens);
+        least = CKV_MIN(least, s->rows);
+        most = CKV_MIN(least + group->policy.align, s->rows);
+        by_kept = most / unit + stretches + cut + 2;
+        by_dropped = (s->rows - least) / unit + 2 * stretches + cut + 2;
+        return CKV_MIN(CKV_MIN(by_kept, by_dropped), (uint64_t)s->rows / 2 + 1);
+}
+
+/* varints_bound() - bytes of @count run lengths whose sum is at most @sum: one each, and one more for each 7 bits beyond */
+static uint64_t varints_bound(uint64_t count, uint64_t sum) {
+        uint64_t bytes = count;
+
+        for (unsigned shift = 7; shift < 32; shift += 7)
+                bytes += CKV_MIN(count, sum >> shift);
+        return bytes;
 }
 
 /* check_reply_size() - refuse now what could not be answered later */
@@ -162,9 +182,8 @@ static bool check_reply_size(const struct ckv_request *request, const struct ckv
 
         for (uint32_t i = 0; i < request->job->group_count; i++) {
                 const struct ckv_job_group *group = &request->job->groups[i];
-                uint64_t sets = group->policy.layers == CKV_LAYERS_ONE ? 1 : group->layer_count;
-                uint64_t rows = group->selection.rows, runs = kept_runs_bound(group);
-                uint64_t lists = groups[i].position_run_count ? 2 : 1;
+                uint64_t sets = group->given || group->policy.layers == CKV_LAYERS_ONE ? 1 : group->layer_count;
+                uint64_t rows = group->selection.rows, runs = kept_runs_bound(group), position_runs = 0;
 
                 message += 400;
                 ring += sizeof(struct ckv_record_group_result) + sizeof(struct ckv_record_policy);
@@ -174,10 +193,13 @@ static bool check_reply_size(const struct ckv_request *request, const struct ckv
                         region += sets * (24 + 8 * runs);
                         continue;
                 }
-                message += sets * lists * (2 * runs + rows / 128 + rows / 16384 + 24);
+                /* a run of rows breaks where their positions do */
+                if (group->selection.positions)
+                        position_runs = CKV_MIN(runs + groups[i].position_run_count / 2, rows);
+                message += sets * (24 + varints_bound(2 * runs, rows) + varints_bound(2 * position_runs, request->logical_len));
                 if (request->reply_form == CKV_REPLY_ROWS)
                         message += sets * 4 * rows;
-                ring += sets * (sizeof(struct ckv_record_set) + lists * 8 * runs);
+                ring += sets * (sizeof(struct ckv_record_set) + 8 * (runs + position_runs));
         }
         if (region > request->reply_bytes)
                 return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_TO, CKV_D_REPLY_TOO_LARGE, region,

@@ -138,3 +138,13 @@ TESTS += test_daemon_process
 test_daemon_process_SOURCES := tests/test_daemon_process.c tests/support_daemon.c tests/support_files.c
 test_daemon_process_LIBS := ipc base
 test_daemon_process_LDLIBS := $(CHECK_LDLIBS)
+
+# admission and answers of the core, without a process
+TESTS += test_reply_bounds
+CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_given.c admit_policy.c admit_queries.c admit_table.c answer.c \
+        cache.c extent.c loop_thread.c options.c region.c request.c tenant.c window.c)
+test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
+        $(CORE_SOURCES)
+test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_reply_bounds_LIBS := kernels proto ipc base
+test_reply_bounds_LDLIBS := $(CHECK_LDLIBS) -lsystemd -lprotobuf-c

@@ -1,0 +1,255 @@
+/*
+ * What admission promises about the size of an answer must hold for every
+ * answer: with REPLY_IN_REGION the sets are written to memory that ends where
+ * the promise ends.  Random requests with scores of the caller's choosing, so
+ * that kept rows are as scattered as they can be; the message is measured by
+ * the gate's own encoder.
+ */
+#include "base/macros.h"
+#include "daemon/gate/encode.h"
+#include "tests/support_core.h"
+#include "tests/support_random.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ROWS = 2600, JOBS = 1500, GUARD = 0xa5 };
+
+static const struct core_shape shape = {
+        .groups = 1, .layers = 2, .kv_heads = 1, .q_heads = 1, .dims = 1, .tokens_per_block = 16, .num_blocks = ROWS / 16 + 1,
+};
+
+/* Lists that a request points to. */
+struct lists {
+        uint32_t spans[2 * 400], position_runs[2 * ROWS], chunk_lengths[ROWS], given_runs[2 * ROWS];
+};
+
+static uint32_t fill_runs(struct dice *dice, uint32_t *runs, uint32_t kept, uint32_t longest) {
+        uint32_t n = 0;
+
+        for (uint32_t left = kept; left > 0; n += 2) {
+                runs[n] = n == 0 ? dice_roll(dice, 3) : 1 + dice_roll(dice, longest);
+                runs[n + 1] = 1 + dice_roll(dice, CKV_MIN(longest, left));
+                left -= runs[n + 1];
+        }
+        return n;
+}
+
+/* Scores by row: every other row, or chunk, or block of rows is good; or anything. */
+static void fill_scores(struct dice *dice, struct core *core, const struct ckv_record_policy *policy, uint32_t rows) {
+        float *scores = (float *)(void *)(core->memory + core->spare_at);
+        const uint32_t periods[] = { 1, 2, CKV_MAX(policy->chunk, 1u), 10, 1 + dice_roll(dice, 50) };
+        uint32_t period = periods[dice_roll(dice, CKV_ARRAY_SIZE(periods))];
+
+        for (uint32_t l = 0; l < shape.layers; l++)
+                for (uint32_t j = 0; j < rows; j++)
+                        scores[l * rows + j] = (float)((j / period) % 2) + (float)(dice_roll(dice, 1000) + (j % 2) * 1000) * 1e-4f;
+}
+
+static void random_policy(struct dice *dice, struct ckv_record_policy *p) {
+        static const uint8_t profiles[] = { CKV_PROFILE_DEFAULT, CKV_PROFILE_DEFAULT, CKV_PROFILE_DEFAULT, CKV_PROFILE_RETRIEVAL,
+                                            CKV_PROFILE_KVPRESS, CKV_PROFILE_PAPER };
+        static const uint32_t chunks[] = { 1, 2, 7, 10, 16, 64, 300, 1024 }, aligns[] = { 0, 0, 16, 256, 1024 };
+
+        p->profile = profiles[dice_roll(dice, CKV_ARRAY_SIZE(profiles))];
+        p->chunk = chunks[dice_roll(dice, CKV_ARRAY_SIZE(chunks))];
+        p->window = 1 + dice_roll(dice, 40);
+        if (p->profile == CKV_PROFILE_PAPER)
+                p->join = (uint8_t)dice_roll(dice, 3);
+        if (p->profile == CKV_PROFILE_PAPER || p->profile == CKV_PROFILE_KVPRESS)
+                return;
+        p->selector = (uint8_t)dice_roll(dice, 4);
+        p->fill = (uint8_t)dice_roll(dice, 4);
+        p->layers = (uint8_t)(1 + dice_roll(dice, 2));
+        p->align = aligns[dice_roll(dice, CKV_ARRAY_SIZE(aligns))];
+        p->given = CKV_GIVEN_MIN_TOKENS | (dice_roll(dice, 2) ? CKV_GIVEN_RECENT | CKV_GIVEN_SINKS : 0);
+        p->recent = dice_roll(dice, 60);
+        p->sinks = dice_roll(dice, 60);
+}
+
+/* One span in the middle of every other chunk leaves parts of chunks on both its sides. */
+static void add_spans(struct dice *dice, struct ckv_record_group *g, const struct ckv_record_policy *policy, struct lists *lists) {
+        uint32_t step = 2 * CKV_MAX(policy->chunk, 2u), at = step / 4;
+
+        for (g->span_count = 0; g->span_count < 400 && at < ROWS; g->span_count++, at += dice_roll(dice, 20) ? step : 1 + dice_roll(dice, step)) {
+                lists->spans[2 * g->span_count] = at;
+                lists->spans[2 * g->span_count + 1] = 1 + dice_roll(dice, 3);
+        }
+}
+
+static void random_ask(struct dice *dice, struct core *core, struct core_ask *ask, struct lists *lists) {
+        uint32_t rows = 1 + dice_roll(dice, ROWS), left = rows;
+        struct ckv_record_group *g = &ask->groups[0];
+        struct ckv_record_policy *policy = &ask->policies[0];
+        bool ours;
+
+        core_ask(core, ask, rows);
+        random_policy(dice, policy);
+        ours = policy->profile != CKV_PROFILE_PAPER && policy->profile != CKV_PROFILE_KVPRESS;
+        g->keep_ratio = 1 + dice_roll(dice, dice_roll(dice, 2) ? 999999 : 400000);
+        if (ours && dice_roll(dice, 4) == 0)
+                g->max_tokens = 1 + dice_roll(dice, rows);
+        if (ours && dice_roll(dice, 2))
+                add_spans(dice, g, policy, lists);
+        ask->words[0] = (struct core_words){ ask->ids, NULL, lists->spans, lists->position_runs, lists->chunk_lengths, lists->given_runs };
+        if (dice_roll(dice, 3) == 0) {
+                g->position_run_count = fill_runs(dice, lists->position_runs, rows, dice_roll(dice, 2) ? 1 : 300);
+                ask->body.logical_len = dice_roll(dice, 2) ? 600 * ROWS : UINT32_MAX;
+        }
+        if (policy->selector == CKV_SELECTOR_CHUNK_AT)
+                for (; left > 0; g->chunk_length_count++) {
+                        uint32_t longest = dice_roll(dice, 9) ? 3 : 500, length = 1 + dice_roll(dice, CKV_MIN(longest, left));
+
+                        lists->chunk_lengths[g->chunk_length_count] = length;
+                        left -= length;
+                }
+        if (dice_roll(dice, 6) == 0) {
+                g->given_run_count = fill_runs(dice, lists->given_runs, 1 + dice_roll(dice, 1 + rows / 3), 1 + dice_roll(dice, 4));
+                while (g->given_run_count > 0) {
+                        uint64_t end = 0;
+
+                        for (uint32_t i = 0; i < g->given_run_count; i++)
+                                end += lists->given_runs[i];
+                        if (end <= rows)
+                                break;
+                        g->given_run_count -= 2;
+                }
+        }
+        if (g->given_run_count == 0) {
+                fill_scores(dice, core, policy, rows);
+                g->score_kind = 1;
+                g->scores_in = (struct ckv_record_slice){
+                        .region_id = CORE_WRITABLE, .offset = core->spare_at,
+                        .size = (policy->layers == CKV_LAYERS_ONE ? 1 : shape.layers) * (uint64_t)rows * sizeof(float),
+                };
+        }
+}
+
+/* promise() - what admission says that the answer may take. Return: false if it refuses for another reason. */
+static bool promise(struct core *core, const struct core_ask *ask, uint64_t *ret_bytes) {
+        struct ckv_record_status status;
+
+        ck_assert(!core_start(core, ask, &status));
+        *ret_bytes = status.arg[0];
+        return status.code == CKV_CODE_REPLY_TOO_LARGE;
+}
+
+/* The bytes of the sets at @at, by their own counts */
+static uint64_t written(const uint8_t *at, uint32_t set_count) {
+        uint64_t bytes = 0;
+
+        for (uint32_t i = 0; i < set_count; i++) {
+                uint32_t head[6];
+
+                memcpy(head, at + bytes, sizeof(head));
+                bytes += sizeof(head) + head[5] * sizeof(uint32_t);
+        }
+        return bytes;
+}
+
+static void first_group(const struct core *core, struct ckv_record_group_result *ret_result) {
+        memcpy(ret_result, core->answer.attachment, sizeof(*ret_result));
+}
+
+START_TEST(sets_in_a_region) {
+        static struct core core;
+        static struct core_ask ask;
+        static struct lists lists;
+        struct dice dice = { .state = 5 };
+        uint32_t ran = 0;
+        double fullest = 0;
+
+        core_init(&core, &shape);
+        for (uint32_t i = 0; i < JOBS; i++) {
+                struct ckv_record_group_result result;
+                const struct ckv_record_status *status;
+                uint64_t at = core.spare_at + (1 << 20), bound, bytes;
+
+                random_ask(&dice, &core, &ask, &lists);
+                ask.body.reply_form = CKV_REPLY_IN_REGION;
+                ask.body.reply_to = (struct ckv_record_slice){ .region_id = CORE_WRITABLE, .offset = at };
+                if (!promise(&core, &ask, &bound))
+                        continue;
+                ask.body.reply_to.size = bound - 1;
+                core_refused(&core, &ask, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_TO, CKV_D_REPLY_TOO_LARGE);
+                ask.body.reply_to.size = bound;
+                memset(core.memory + at, GUARD, CORE_SPARE_BYTES - (1 << 20));
+                status = core_run(&core, &ask);
+                if (status->code != CKV_CODE_OK)
+                        continue;               /* too short for its profile, and the like */
+                first_group(&core, &result);
+                ck_assert_uint_eq(result.sets_sent, 0);
+                bytes = written(core.memory + at, result.set_count);
+                ck_assert_msg(bytes <= bound, "job %u: %lu bytes written, %lu promised", i, (unsigned long)bytes, (unsigned long)bound);
+                for (uint64_t k = bytes; k < bytes + 4096; k++)
+                        ck_assert_uint_eq(core.memory[at + k], GUARD);
+                fullest = CKV_MAX(fullest, (double)bytes / (double)bound);
+                ran++;
+        }
+        printf("%u of %u requests answered in a region, at most %.0f %% of the promise used\n", ran, JOBS, 100 * fullest);
+        ck_assert_uint_gt(ran, JOBS / 2);
+        ck_assert_double_gt(fullest, 0.8);      /* a promise of twice as much would be no use */
+        core_deinit(&core);
+}
+END_TEST
+
+START_TEST(sets_in_the_message) {
+        static struct core core;
+        static struct core_ask ask;
+        static struct lists lists;
+        struct dice dice = { .state = 6 };
+        uint32_t ran = 0;
+        double fullest = 0;
+
+        core_init(&core, &shape);
+        for (uint32_t i = 0; i < JOBS; i++) {
+                const struct ckv_record_status *status;
+                struct ckv_record record;
+                uint64_t bound;
+                size_t bytes;
+                void *reply;
+
+                random_ask(&dice, &core, &ask, &lists);
+                ask.body.reply_form = (uint8_t)(dice_roll(&dice, 3) ? CKV_REPLY_RUNS : dice_roll(&dice, 2) ? CKV_REPLY_ROWS : CKV_REPLY_NO_SETS);
+                core.options.reply_bytes = 1;
+                if (!promise(&core, &ask, &bound))
+                        continue;
+                core.options.reply_bytes = bound - 1;
+                core_refused(&core, &ask, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE);
+                core.options.reply_bytes = bound;
+                status = core_run(&core, &ask);
+                if (status->code != CKV_CODE_OK)
+                        continue;
+                record = core.answer.record;
+                record.head.ring_bytes = core.answer.bytes;
+                record.head.request_id = UINT64_MAX;
+                record.head.generation = UINT64_MAX;
+                ck_assert_int_eq(ckv_encode_answer(&record, core.answer.attachment, UINT32_MAX, &reply, &bytes), 0);
+                free(reply);
+                ck_assert_msg(bytes <= bound, "job %u: %lu bytes sent, %lu promised", i, (unsigned long)bytes, (unsigned long)bound);
+                fullest = CKV_MAX(fullest, (double)bytes / (double)bound);
+                ran++;
+        }
+        printf("%u of %u requests answered in the message, at most %.0f %% of the promise used\n", ran, JOBS, 100 * fullest);
+        ck_assert_uint_gt(ran, JOBS / 2);
+        ck_assert_double_gt(fullest, 0.7);
+        core_deinit(&core);
+}
+END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("reply_bounds");
+        TCase *tcase = tcase_create("bounds");
+        SRunner *runner = srunner_create(suite);
+        int failed;
+
+        suite_add_tcase(suite, tcase);
+        tcase_set_timeout(tcase, 120);
+        tcase_add_test(tcase, sets_in_a_region);
+        tcase_add_test(tcase, sets_in_the_message);
+        srunner_run_all(runner, CK_NORMAL);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
