@@ -21,6 +21,7 @@ from .cache import Cache, SharedCache
 from .client import Client
 from .dtypes import as_torch, element_type, from_bf16, to_bf16
 from .endpoint import Endpoint
+from .engines import ENGINES, engine_layout
 from .errors import (
     Busy,
     Cancelled,
@@ -55,12 +56,12 @@ from .wire import Access, CacheState, Code, DType, KeptAll, Mode, Phase, PlaneKi
 __version__ = "0.1.0"
 
 __all__ = [
-    "Access", "Answer", "Axis", "Budget", "Busy", "Cache", "CacheLayout", "CacheState", "Cancelled", "CannotCompress",
-    "ChunkkvError", "Client", "Code", "Conflict", "CoreDied", "DType", "DaemonUnavailable", "DeadlineExceeded",
-    "DeviceError", "Draining", "Endpoint", "GroupJob", "GroupResult", "InternalError", "InvalidArgument", "KeptAll",
-    "LayerGroup", "LayerResult", "Limits", "Mode", "NotFound", "Notice", "NoticeKind", "Outcome", "PermissionDenied",
-    "Phase", "Plane", "PlaneKind", "Policy", "Pong", "Queries", "Radius", "Region", "RegionError", "Session",
-    "SessionLost", "SessionUnknown", "SharedCache", "SharedMemory", "Slice", "Slot", "StaleBoot", "Table", "Timing",
-    "Unsupported", "as_torch", "element_type", "from_bf16", "millionths", "ranges_from_rows", "ranges_from_runs",
-    "rows_from_ranges", "runs_from_ranges", "to_bf16",
+    "ENGINES", "Access", "Answer", "Axis", "Budget", "Busy", "Cache", "CacheLayout", "CacheState", "Cancelled",
+    "CannotCompress", "ChunkkvError", "Client", "Code", "Conflict", "CoreDied", "DType", "DaemonUnavailable",
+    "DeadlineExceeded", "DeviceError", "Draining", "Endpoint", "GroupJob", "GroupResult", "InternalError",
+    "InvalidArgument", "KeptAll", "LayerGroup", "LayerResult", "Limits", "Mode", "NotFound", "Notice", "NoticeKind",
+    "Outcome", "PermissionDenied", "Phase", "Plane", "PlaneKind", "Policy", "Pong", "Queries", "Radius", "Region",
+    "RegionError", "Session", "SessionLost", "SessionUnknown", "SharedCache", "SharedMemory", "Slice", "Slot",
+    "StaleBoot", "Table", "Timing", "Unsupported", "as_torch", "element_type", "engine_layout", "from_bf16",
+    "millionths", "ranges_from_rows", "ranges_from_runs", "rows_from_ranges", "runs_from_ranges", "to_bf16",
 ]

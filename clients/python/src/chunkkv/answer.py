@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
+from .job import GroupJob
 from .layout import LayerGroup
 from .policy import Policy
 from .wire import CacheState, Code, KeptAll, Phase, Slot
@@ -54,6 +55,7 @@ class GroupResult:
         bytes_moved: read plus written.
         policies: every value that was used.
         layers: by layer number.
+        scores: binary32, [layers or 1][units or rows], where the request asked for them and anything was scored.
     """
 
     group: int
@@ -67,6 +69,7 @@ class GroupResult:
     bytes_moved: int
     policies: Sequence[Policy]
     layers: Mapping[int, LayerResult]
+    scores: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,36 +120,88 @@ class Answer:
         """The results of all groups, by layer number."""
         return MappingProxyType({n: layer for group in self.groups for n, layer in group.layers.items()})
 
+    def positions(self, rows: int | None = None, group: int | None = None) -> list[rg.Range]:
+        """Positions of the rows that are now in the cache: what the next request for it gives as `positions`.
 
-def _layer_results(result: pb.GroupResult, group: LayerGroup) -> dict[int, LayerResult]:
-    """The kept sets spelled out for each layer; a set holds from its layer up to the next set's."""
+        Args:
+            rows: rows now in the cache, with those that were appended since, at positions from logical_len on;
+                None = none were.
+            group: index into CacheLayout.groups; None = the only one.
+
+        Raises:
+            ValueError: layers differ in what they keep, so there is no one list.  layers="one" makes them agree.
+        """
+        chosen = [g for g in self.groups if group in (None, g.group)]
+        lists = {tuple(layer.positions) for g in chosen for layer in g.layers.values()}
+        if len(chosen) != 1 or len(lists) != 1:
+            raise ValueError(f"{len(chosen)} groups with {len(lists)} lists of positions, and not one of each")
+        found = list(lists.pop())
+        more = 0 if rows is None else rows - rg.count(found)
+        if more < 0:
+            raise ValueError(f"{rows} rows are fewer than the {rg.count(found)} that were kept")
+        if more and found and found[-1][1] == self.logical_len:
+            found[-1] = (found[-1][0], self.logical_len + more)
+        elif more:
+            found.append((self.logical_len, self.logical_len + more))
+        return found
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One kept set: it holds from its layer up to the next set's."""
+
+    layer_first: int
+    kv_head: int
+    kept: Sequence[rg.Range]
+    positions: Sequence[rg.Range] | None = None  # None: to be derived from the positions of all rows
+
+
+def _sets_of(result: pb.GroupResult) -> list[Kept]:
+    """The sets that an answer carries itself."""
+    return [Kept(s.layer_first, s.kv_head, rg.ranges_from_rows(s.rows) if s.rows else rg.ranges_from_runs(s.runs),
+                 rg.ranges_from_runs(s.position_runs) if s.position_runs else None) for s in result.sets]
+
+
+def _layer_results(result: pb.GroupResult, group: LayerGroup, job: GroupJob,
+                   sets: Sequence[Kept]) -> dict[int, LayerResult]:
+    """The kept sets spelled out for each layer."""
     found: dict[int, LayerResult] = {}
-    if not result.sets:
-        if not result.kept_all:
-            return {}
-        whole = [(0, result.physical_before)] if result.physical_before else []
-        return {n: LayerResult(n, whole, whole) for n in group.layers}
-    firsts = sorted({kept.layer_first for kept in result.sets})
+    if not sets and result.kept_all:
+        sets = [Kept(group.layers[0], 0, [(0, result.physical_before)] if result.physical_before else [])]
+    if not sets:
+        return {}
+    spelled: dict[int, tuple[Sequence[rg.Range], Sequence[rg.Range], dict[int, Sequence[rg.Range]]]] = {}
+    for one in sets:
+        if one.layer_first not in spelled:
+            positions = rg.positions_of(one.kept, job.positions) if one.positions is None else one.positions
+            spelled[one.layer_first] = (one.kept, positions, {})
+        spelled[one.layer_first][2][one.kv_head] = one.kept
+    first = min(spelled)
     for layer in group.layers:
-        first = max((n for n in firsts if n <= layer), default=firsts[0])
-        kept, positions, heads = [], [], {}
-        for one in (s for s in result.sets if s.layer_first == first):
-            one_kept = rg.ranges_from_rows(one.rows) if one.rows else rg.ranges_from_runs(one.runs)
-            heads[one.kv_head] = one_kept
-            if len(heads) == 1:
-                kept = one_kept
-                positions = rg.ranges_from_runs(one.position_runs) if one.position_runs else kept
+        first = layer if layer in spelled else first
+        kept, positions, heads = spelled[first]
         found[layer] = LayerResult(layer, kept, positions, heads if len(heads) > 1 else {})
     return found
 
 
-def answer_of(response: pb.Response, groups: Sequence[LayerGroup]) -> Answer:
-    """An Answer out of a Response whose body is Compressed."""
+def answer_of(response: pb.Response, groups: Sequence[LayerGroup], jobs: Sequence[GroupJob],
+              sets: Sequence[Sequence[Kept]] | None = None,
+              scores: Sequence[NDArray[np.float32] | None] | None = None) -> Answer:
+    """An Answer out of a Response whose body is Compressed.
+
+    Args:
+        response: what came.
+        groups: of the cache.
+        jobs: of the request, in its order, which is that of the results.
+        sets: those of each group, where the answer does not carry them itself.
+        scores: those of each group.
+    """
     body = response.compressed
     results = [GroupResult(
         r.group, r.physical_before, r.physical_len, KeptAll(r.kept_all), r.table_used, r.budget, r.budget_raised,
         r.kept_digest, r.bytes_moved, [Policy.from_message(p) for p in r.policies],
-        MappingProxyType(_layer_results(r, groups[r.group]))) for r in body.groups]
+        MappingProxyType(_layer_results(r, groups[r.group], jobs[i], _sets_of(r) if sets is None else sets[i])),
+        None if scores is None else scores[i]) for i, r in enumerate(body.groups)]
     t = body.timing
     return Answer(Phase(body.phase), CacheState(response.status.cache), body.logical_len, results,
                   Timing(t.queue_us, t.score_us, t.select_us, t.move_us, t.total_us), response.request_id,

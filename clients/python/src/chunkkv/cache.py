@@ -167,8 +167,10 @@ class SharedCache(Cache):
 
     def close(self) -> None:
         """Unregister and let the memory go."""
-        self._client.unregister_quietly(self, self.region)
-        self.memory.close()
+        try:
+            self._client.unregister_quietly(self, self.region)
+        finally:
+            self.memory.close()
 
     def __enter__(self) -> SharedCache:
         return self

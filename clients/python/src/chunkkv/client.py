@@ -13,25 +13,26 @@ import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from types import TracebackType
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from numpy.typing import NDArray
 
 from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
-from .answer import Answer, Budget, Outcome, Pong, answer_of, outcome_of
+from .answer import Answer, Budget, Outcome, Pong, outcome_of
 from .cache import Cache
 from .connection import Connection, code_of, deadline
 from .endpoint import Endpoint
 from .errors import ChunkkvError, SessionLost, Unsupported, from_status, invalid
-from .job import GroupJob, Queries, Table
+from .exchange import Exchange, ReplyForm
+from .job import AnyTable, GroupJob, Queries
 from .layout import CacheLayout
 from .memory import SharedMemory
 from .policy import Policy
 from .region import Region, Slice
 from .session import Session
 from .side import Notice
-from .wire import Access, Code, Mode, Radius, Slot
+from .wire import Access, CacheState, Code, Mode, Radius, Slot
 
 FAREWELL = 1.0  # seconds, for EndSession
 
@@ -43,12 +44,18 @@ class CompressRequest(TypedDict, total=False):
     keep_ratio: float | str | Decimal | None
     max_tokens: int | None
     policy: Policy | Sequence[Policy] | None
-    table: Table | Sequence[int] | NDArray[Any] | Slice | None
+    table: AnyTable | None
     protect: Sequence[rg.Range]
     protect_prefix: int
     positions: Sequence[rg.Range] | None
     keep: Sequence[rg.Range] | None
+    chunk_lengths: Sequence[int] | None
+    destination: AnyTable | None
+    scores_out: bool | Slice
+    scores_in: NDArray[Any] | Slice | None
+    score_kind: Literal["units", "rows"]
     jobs: Sequence[GroupJob] | None
+    reply_form: ReplyForm | None
     queries: Queries | None
     logical_len: int | None
     timeout: float | None
@@ -204,9 +211,12 @@ class Client:
             max_tokens (int): rows to keep; with both, the smaller.
             policy (Policy): how to score and select.
             table (Table | Sequence[int] | ndarray | Slice): where the rows are; a SharedCache knows.
-            protect, protect_prefix, positions, keep: as in GroupJob.
+            protect, protect_prefix, positions, keep, chunk_lengths, scores_out, scores_in, score_kind: as in GroupJob;
+                positions of an earlier answer are `answer.positions()`.
             jobs (Sequence[GroupJob]): instead of all those, for several layer groups.
             queries (Queries): the newest query rows; a SharedCache knows.
+            reply_form (str): how the kept rows come back: "runs", "rows", "in_region", or "no_sets" for not at
+                all; None = in the message where they fit, else through memory.
             logical_len (int): tokens that the model has seen; default: one past the last row's position.
             timeout (float): seconds.
             generation (int): given back untouched.
@@ -216,6 +226,14 @@ class Client:
             ChunkkvError: error.cache says what became of the cache.
         """
         return self._compress(Mode.IN_PLACE, cache, **request)
+
+    def copy_out(self, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
+        """Copy the kept rows in order to `destination` (a table); the source is never written.
+
+        Further arguments as compress().  The destination needs room for all kept rows, in blocks that the source does
+        not use.  After an error the destination may hold anything.
+        """
+        return self._compress(Mode.COPY_OUT, cache, **request)
 
     def new_request_id(self) -> int:
         """An id for one request of this session."""
@@ -259,19 +277,34 @@ class Client:
         logical_len = request.get("logical_len")
         if logical_len is None:
             logical_len = max(job.next_position for job in jobs)
-        body = pb.Compress(cache_id=cache.id, mode=int(mode), logical_len=logical_len,  # type: ignore[arg-type]
-                           groups=[job.to_message(f"compress.groups[{i}]") for i, job in enumerate(jobs)])
-        if queries is not None and any(job.keep is None for job in jobs):
+        if queries is not None and any(job.needs_queries for job in jobs):
             self._check_session(queries.region.session, "compress.queries.data")
-            body.queries.CopyFrom(queries.to_message())
         timeout = request.get("timeout")
-        with self._lock:
+        with self._lock, contextlib.ExitStack() as at_end:
+            exchange = Exchange(mode, cache, jobs, queries=queries, logical_len=logical_len,
+                                reply_form=request.get("reply_form"), limits=self.session.limits,
+                                has_memory=self._connection.side is not None)
+            region, memory = None, None
+            if exchange.room:
+                memory = at_end.enter_context(SharedMemory.allocate(exchange.room, name="chunkkv-request"))
+                region = self.register_region(memory)
+                at_end.callback(self._forget, region)
             pending = self._connection.compose(
-                pb.Request(compress=body), deadline(self.timeout if timeout is None else timeout),
+                pb.Request(compress=exchange.message(region, memory)),
+                deadline(self.timeout if timeout is None else timeout),
                 request.get("generation", 0), request.get("request_id"))
-            send = self._connection.exchange if mode == Mode.PLAN else self._connection.exchange_writing
-            response = send(pending)
-        return answer_of(_checked(response), cache.layout.groups)
+            if mode == Mode.PLAN:
+                response = self._connection.exchange(pending)
+            else:
+                response = self._connection.exchange_writing(
+                    pending, CacheState.TORN if mode == Mode.IN_PLACE else CacheState.CLEAN)
+            return exchange.answer(_checked(response))
+
+    def _forget(self, region: Region) -> None:
+        """Unregister what one request needed; where that fails, the session's end does it."""
+        if self._connection.usable and region.session == self.session.number:
+            with contextlib.suppress(ChunkkvError):
+                self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)), timeout=FAREWELL)
 
 
 def _only_job(cache: Cache, request: CompressRequest) -> GroupJob:
@@ -287,7 +320,9 @@ def _only_job(cache: Cache, request: CompressRequest) -> GroupJob:
         rows=request["rows"], table=table, policy=request.get("policy") or Policy(),
         keep_ratio=request.get("keep_ratio"), max_tokens=request.get("max_tokens"),
         protect=request.get("protect", ()), protect_prefix=request.get("protect_prefix", 0),
-        positions=request.get("positions"), keep=request.get("keep"))
+        positions=request.get("positions"), keep=request.get("keep"), chunk_lengths=request.get("chunk_lengths"),
+        destination=request.get("destination"), scores_out=request.get("scores_out", False),
+        scores_in=request.get("scores_in"), score_kind=request.get("score_kind", "units"))
 
 
 def _checked(response: pb.Response) -> pb.Response:

@@ -102,8 +102,11 @@ class Connection:
             body = pb.Request(cancel=pb.Cancel(target_request_id=target))
             return _read_only(self._cancel_channel, self.compose(body, deadline_ns))
 
-    def exchange_writing(self, pending: Pending) -> pb.Response:
-        """Send a request that writes, and never leave it open whether the cache was written."""
+    def exchange_writing(self, pending: Pending, lost: CacheState = CacheState.TORN) -> pb.Response:
+        """Send a request that writes, and never leave it open whether the cache was written.
+
+        `lost` is what became of the cache if the daemon dies over it: a request that copies leaves it alone.
+        """
         channel = self._open()
         try:
             try:
@@ -111,12 +114,12 @@ class Connection:
             except NoAnswer:
                 response = self._settle(channel, pending)
         except CoreGone:
-            state = CacheState.TORN if pending.sent else CacheState.CLEAN
+            state = lost if pending.sent else CacheState.CLEAN
             raise CoreDied("the daemon died before it answered", radius=Radius.DAEMON, cache=state) from None
         if code_of(response) == Code.STALE_BOOT and pending.sent > 1:
             # an earlier sending may have reached the daemon that died since
             raise StaleBoot("the daemon was restarted before it answered", code=Code.STALE_BOOT,
-                            radius=Radius.SESSION, cache=CacheState.TORN)
+                            radius=Radius.SESSION, cache=lost)
         return response
 
     def _settle(self, channel: Channel, pending: Pending) -> pb.Response:

@@ -39,17 +39,35 @@ class Table:
     entries: Sequence[int] | NDArray[Any] | Slice
     form: TableForm = "blocks"
 
+    def words(self, path: str) -> NDArray[np.uint32]:
+        """The entries as the wire's words, where they are not in a region."""
+        numbers = np.asarray(self.entries)
+        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() > 0xFFFFFFFF):
+            raise invalid(f"{path}.numbers", "table entries must be integers from 0 to 2^32-1")
+        return numbers.ravel().astype(np.uint32)
+
+    def in_runs(self, path: str) -> Table:
+        """The same rows in runs, where that is shorter; else itself."""
+        if isinstance(self.entries, Slice) or self.form not in ("blocks", "tokens"):
+            return self
+        numbers = self.words(path)
+        starts = np.flatnonzero(np.diff(numbers.astype(np.int64), prepend=-2) != 1)
+        if 2 * len(starts) >= len(numbers):
+            return self
+        pairs = np.stack([numbers[starts], np.diff(starts, append=len(numbers)).astype(np.uint32)], axis=1)
+        return Table(pairs.ravel(), "block_runs" if self.form == "blocks" else "token_runs")
+
     def to_message(self, path: str) -> pb.Table:
         """The wire's message."""
         message = pb.Table(form=getattr(pb, f"TABLE_{self.form.upper()}"))
         if isinstance(self.entries, Slice):
             getattr(message, "from").CopyFrom(self.entries.to_message())
             return message
-        numbers = np.asarray(self.entries)
-        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() > 0xFFFFFFFF):
-            raise invalid(f"{path}.numbers", "table entries must be integers from 0 to 2^32-1")
-        message.numbers.extend(numbers.ravel().tolist())
+        message.numbers.extend(self.words(path).tolist())
         return message
+
+
+AnyTable = Table | Sequence[int] | NDArray[Any] | Slice
 
 
 @dataclass(frozen=True)
@@ -120,10 +138,15 @@ class GroupJob:
         protect_prefix: first rows that are kept and never written, such as blocks shared with others.
         positions: half-open ranges of the rows' positions after an earlier compression; None = row number.
         keep: keep exactly these rows, without scoring and budget.
+        chunk_lengths: with selector "chunk_at": lengths of the chunks in rows, all rows together.
+        destination: where copy_out() puts the kept rows: room for all of them, in blocks that are not the source's.
+        scores_out: True = bring the scores along in the answer, or a Slice to write them to.
+        scores_in: select by these instead of scoring: an array [layers or 1][units or rows], or a Slice.
+        score_kind: whether scores are of units (chunks) or of rows.
     """
 
     rows: int
-    table: Table | Sequence[int] | NDArray[Any] | Slice
+    table: AnyTable
     group: int = 0
     policy: Policy | Sequence[Policy] = field(default_factory=Policy)
     keep_ratio: float | str | Decimal | None = None
@@ -132,6 +155,21 @@ class GroupJob:
     protect_prefix: int = 0
     positions: Sequence[rg.Range] | None = None
     keep: Sequence[rg.Range] | None = None
+    chunk_lengths: Sequence[int] | None = None
+    destination: AnyTable | None = None
+    scores_out: bool | Slice = False
+    scores_in: NDArray[Any] | Slice | None = None
+    score_kind: Literal["units", "rows"] = "units"
+
+    @property
+    def first_policy(self) -> Policy:
+        """The policy, or the first of several."""
+        return self.policy if isinstance(self.policy, Policy) else (*self.policy, Policy())[0]
+
+    @property
+    def needs_queries(self) -> bool:
+        """False where nothing is to be scored."""
+        return self.keep is None and self.scores_in is None
 
     @property
     def next_position(self) -> int:
@@ -139,11 +177,13 @@ class GroupJob:
         return self.positions[-1][1] if self.positions else self.rows
 
     def to_message(self, path: str) -> pb.GroupJob:
-        """The wire's message; InvalidArgument names what it cannot hold."""
+        """The wire's message; InvalidArgument names what it cannot hold.  Scores must be in a region."""
         if self.keep_ratio is None and self.max_tokens is None and self.keep is None:
             raise invalid(f"{path}.keep_ratio", "one of keep_ratio, max_tokens and keep is needed")
-        table = self.table if isinstance(self.table, Table) else Table(self.table)
-        message = pb.GroupJob(table=table.to_message(f"{path}.table"))
+        message = pb.GroupJob(table=table_of(self.table).to_message(f"{path}.table"),
+                              score_kind=getattr(pb, f"SCORE_{self.score_kind.upper()}"))
+        if self.destination is not None:
+            message.destination.CopyFrom(table_of(self.destination).to_message(f"{path}.destination"))
         policies = [self.policy] if isinstance(self.policy, Policy) else self.policy
         message.policies.extend(policy.to_message() for policy in policies)
         numbers = {"group": self.group, "physical_len": self.rows, "protect_prefix": self.protect_prefix,
@@ -167,4 +207,22 @@ class GroupJob:
             message.position_runs.extend(rg.runs_from_ranges(self.positions))
         if self.keep is not None:
             message.given_runs.extend(rg.runs_from_ranges(self.keep))
+        self._fill_lists(message, path)
         return message
+
+    def _fill_lists(self, message: pb.GroupJob, path: str) -> None:
+        """Chunk lengths and the places of scores."""
+        try:
+            message.chunk_lengths.extend(() if self.chunk_lengths is None else self.chunk_lengths)
+        except (TypeError, ValueError):
+            raise invalid(f"{path}.chunk_lengths", "lengths must be integers from 1 to 2^32-1") from None
+        for name, where in (("scores_out", self.scores_out), ("scores_in", self.scores_in)):
+            if isinstance(where, Slice):
+                getattr(message, name).CopyFrom(where.to_message())
+            elif where is not None and where is not False:
+                raise invalid(f"{path}.{name}", "in a message by itself, scores must lie in a region")
+
+
+def table_of(table: AnyTable) -> Table:
+    """A Table; bare numbers and slices are block ids."""
+    return table if isinstance(table, Table) else Table(table)

@@ -153,6 +153,33 @@ def _plane(array: Any, axes: str, kind: PlaneKind, region: Region, layer: int, d
     return plane, named
 
 
+def _planes(arrays: Sequence[Any], axes: str, kind: PlaneKind, region: Region | Sequence[Region],
+            layers: Sequence[int] | None, dtype: DType, scale: float,
+            path: str) -> tuple[list[Plane], tuple[int, int, int, int]]:
+    """The planes of one kind, and the shape they have in common: blocks, heads, tokens, dimensions."""
+    regions = [region] * len(arrays) if isinstance(region, Region) else list(region)
+    planes: list[Plane] = []
+    shapes: set[tuple[int, int, int, int]] = set()
+    first = 0
+    for i, (array, place) in enumerate(zip(arrays, regions, strict=True)):
+        number = layers[first] if layers is not None and first < len(layers) else first
+        plane, named = _plane(array, axes, kind, place, number, dtype, scale, f"{path}[{i}]")
+        shapes.add((named.length("b"), named.length("h"), named.length("t"), named.length("d")))
+        planes.append(plane)
+        first += plane.layer_count
+    if len(shapes) != 1:
+        raise invalid("layout", f"the layers differ in shape: {sorted(shapes)}")
+    return planes, shapes.pop()
+
+
+def _numbers(planes: Sequence[Plane], layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The layers that planes of one kind hold, which must be those that were named."""
+    numbers = tuple(n for plane in planes for n in plane.layers)
+    if layers is not None and numbers != tuple(layers):
+        raise invalid("layers", f"{tuple(layers)} does not fit the arrays: {numbers}")
+    return numbers
+
+
 @dataclass(frozen=True)
 class CacheLayout:
     """What RegisterCache says: groups of layers, and the planes that hold them."""
@@ -162,8 +189,9 @@ class CacheLayout:
 
     @classmethod
     def of_arrays(cls, keys: Sequence[Any], values: Sequence[Any] | None = None, *, axes: str, q_heads: int,
-                  region: Region | Sequence[Region], layers: Sequence[int] | None = None, dtype: Any = None,
-                  scale: float = 0.0) -> CacheLayout:
+                  region: Region | Sequence[Region], value_axes: str | None = None,
+                  value_region: Region | Sequence[Region] | None = None, layers: Sequence[int] | None = None,
+                  dtype: Any = None, scale: float = 0.0) -> CacheLayout:
         """One group of layers that share a block table, described by arrays that view the cache.
 
         Args:
@@ -175,6 +203,8 @@ class CacheLayout:
                 is "bhDtd".  Without "b", all tokens are one block.
             q_heads: query heads of the model.
             region: where all arrays lie, or one for each array of `keys`.
+            value_axes: axes of the values, where they differ from those of the keys.
+            value_region: where the values lie, if elsewhere than the keys.
             layers: their numbers, ascending; None = 0, 1, 2, ...
             dtype: element type, needed where the array's own does not tell ("bf16" held as uint16).
             scale: value = stored value * scale; 0 = 1.
@@ -187,28 +217,39 @@ class CacheLayout:
             keys, values = [a[(*at, 0)] for a in keys], [a[(*at, 1)] for a in keys]
         if values is None or len(keys) != len(values) or not keys:
             raise invalid("layout", "as many values as keys are needed, at least one")
-        regions = [region] * len(keys) if isinstance(region, Region) else list(region)
         kind = element_type(dtype if dtype is not None else keys[0].dtype)
-        planes: list[Plane] = []
-        shapes: set[tuple[int, ...]] = set()
-        first = 0
-        for i, (key, value, place_of) in enumerate(zip(keys, values, regions, strict=True)):
-            number = layers[first] if layers is not None and first < len(layers) else first
-            k, k_axes = _plane(key, axes, PlaneKind.K, place_of, number, kind, scale, f"keys[{i}]")
-            v, v_axes = _plane(value, axes, PlaneKind.V, place_of, number, kind, scale, f"values[{i}]")
-            shapes.add((*(k_axes.length(n) for n in "bhtd"), *(v_axes.length(n) for n in "bhtd")))
-            planes += [k, v]
-            first += k.layer_count
-        if len(shapes) != 1:
-            raise invalid("layout", f"the layers differ in shape: {sorted(shapes)}")
-        (blocks, heads, tokens, dim_k, blocks_v, heads_v, tokens_v, dim_v) = shapes.pop()
+        k_planes, (blocks, heads, tokens, dim_k) = _planes(keys, axes, PlaneKind.K, region, layers, kind, scale, "keys")
+        v_planes, (blocks_v, heads_v, tokens_v, dim_v) = _planes(
+            values, value_axes or axes, PlaneKind.V, region if value_region is None else value_region, layers, kind,
+            scale, "values")
         if (blocks, heads, tokens) != (blocks_v, heads_v, tokens_v):
             raise invalid("layout", "keys and values differ in blocks, heads or tokens")
-        numbers = tuple(n for plane in planes if plane.kind == PlaneKind.K for n in plane.layers)
-        if layers is not None and numbers != tuple(layers):
-            raise invalid("layers", f"{tuple(layers)} does not fit the arrays: {numbers}")
-        group = LayerGroup(numbers, heads, q_heads, dim_k, dim_v, tokens, blocks)
+        group = LayerGroup(_numbers(k_planes, layers), heads, q_heads, dim_k, dim_v, tokens, blocks)
+        planes = [plane for pair in zip(k_planes, v_planes, strict=True) for plane in pair]
         layout = cls((group,), tuple(planes))
+        layout.check()
+        return layout
+
+    @classmethod
+    def of_latent(cls, arrays: Sequence[Any], *, axes: str, q_heads: int, region: Region | Sequence[Region],
+                  layers: Sequence[int] | None = None, dtype: Any = None, scale: float = 0.0) -> CacheLayout:
+        """One group of layers that hold a latent row for each token instead of keys and values (MLA).
+
+        Requests for it bring the absorbed query, as wide as a latent row, and a policy with the model's scale.
+
+        Args:
+            arrays: one for each layer, or one with an axis "l".
+            axes: letters as in of_arrays(), such as "btd"; without "h" there is one head.
+            q_heads: query heads of the model.
+            region: where all arrays lie, or one for each.
+            layers: their numbers, ascending; None = 0, 1, 2, ...
+            dtype: element type, needed where the array's own does not tell ("bf16" held as uint16).
+            scale: value = stored value * scale; 0 = 1.
+        """
+        kind = element_type(dtype if dtype is not None else arrays[0].dtype)
+        planes, (blocks, heads, tokens, dim) = _planes(arrays, axes, PlaneKind.LATENT, region, layers, kind, scale,
+                                                       "arrays")
+        layout = cls((LayerGroup(_numbers(planes, layers), heads, q_heads, dim, 0, tokens, blocks),), tuple(planes))
         layout.check()
         return layout
 

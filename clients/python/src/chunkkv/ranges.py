@@ -71,6 +71,17 @@ def ranges_from_rows(rows: ArrayLike) -> list[Range]:
     return [(int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)]
 
 
+def positions_of(kept: Sequence[Range], positions: Sequence[Range] | None) -> list[Range]:
+    """Positions of the rows `kept`, where all rows have these positions; None = each row its own number.
+
+    >>> positions_of([(0, 2), (3, 5)], [(0, 4), (10, 14)])
+    [(0, 2), (3, 4), (10, 11)]
+    """
+    if positions is None:
+        return list(kept)
+    return ranges_from_rows(rows_from_ranges(positions)[rows_from_ranges(kept)])
+
+
 def count(ranges: Iterable[Range]) -> int:
     """Number of rows in the ranges."""
     return sum(end - first for first, end in ranges)

@@ -1,0 +1,240 @@
+"""One compress request as a whole: what of it travels in messages, and what through shared memory.
+
+Tables of very many blocks do not fit a request, and kept sets of many layers do not fit a reply.  Such tables
+are sent as runs, or else put into memory that is registered for this one request; such replies are asked for in
+memory too.  Scores always go that way.  Whoever calls compress() sees nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import ranges as rg
+from ._pb import chunkkv_pb2 as pb
+from .answer import Answer, Kept, answer_of
+from .cache import Cache
+from .errors import invalid
+from .job import AnyTable, GroupJob, Queries, Table, table_of
+from .memory import SharedMemory
+from .region import Region, Slice
+from .session import Limits
+from .wire import Mode
+
+ReplyForm = Literal["runs", "rows", "in_region", "no_sets"]
+ALIGN = 64  # bytes: each piece begins on a cache line of its own
+ENVELOPE = 2048  # bytes of a request beside its lists, generously
+UNWRITTEN = 0x7FC0DEAD  # a NaN: scores that come out are finite, so what still holds it was not written
+SET_HEAD = 6  # words in front of a set in memory: group, layer, head, rows before, rows kept, words of runs
+CHUNK = {"default": 10, "paper": 10, "kvpress": 20, "retrieval": 10}
+
+
+@dataclass
+class _Piece:
+    """A piece of the memory of one request: what is put there, or room for what comes back."""
+
+    offset: int
+    size: int
+    content: NDArray[Any] | None = None
+
+
+def unit_rows(job: GroupJob) -> int:
+    """Least rows that are kept or dropped together, but for a few at the edges."""
+    policy = job.first_policy
+    if policy.selector not in (None, "chunk") or job.positions is not None:
+        return 1
+    return policy.chunk or CHUNK.get(policy.profile, 1)
+
+
+def most_runs(job: GroupJob) -> int:
+    """The most kept runs that one set of a group can have."""
+    if job.keep is not None:
+        return len(job.keep)
+    kept = job.rows if job.keep_ratio is None else int(job.rows * float(job.keep_ratio)) + 1
+    kept = min(kept, job.rows if job.max_tokens is None else job.max_tokens) + (job.first_policy.align or 1)
+    unit = unit_rows(job)
+    return min(kept // unit, max(0, job.rows - kept) // unit + 1) + len(job.protect) + 8
+
+
+class Exchange:
+    """A compress request, from its arguments to its answer.
+
+    Attributes:
+        room: bytes of shared memory that it needs; 0 = none.
+    """
+
+    def __init__(self, mode: Mode, cache: Cache, jobs: Sequence[GroupJob], *, queries: Queries | None,
+                 logical_len: int, reply_form: ReplyForm | None, limits: Limits, has_memory: bool = True) -> None:
+        """Decide how everything travels; without `has_memory` nothing is moved out of the messages."""
+        self._mode, self._cache, self._jobs, self._limits = mode, cache, list(jobs), limits
+        self._queries, self._logical_len = queries, logical_len
+        self.room = 0
+        self._memory: SharedMemory | None = None
+        for i, job in enumerate(self._jobs):
+            if not 0 <= job.group < len(cache.layout.groups):
+                raise invalid(f"compress.groups[{i}].group", f"this cache has {len(cache.layout.groups)} groups")
+            if job.rows < 0:
+                raise invalid(f"compress.groups[{i}].physical_len", f"{job.rows} is negative")
+        self._has_memory = has_memory
+        self._tables = self._choose_tables()
+        self._scores_in = [self._piece_of_scores(job, i) for i, job in enumerate(self._jobs)]
+        self._scores_out = [self._room_for_scores(job) for job in self._jobs]
+        self._form = reply_form or self._choose_form()
+        self._reply = self._take(sum(self._set_bytes(job) for job in self._jobs)) if self._form == "in_region" else None
+
+    def message(self, region: Region | None, memory: SharedMemory | None) -> pb.Compress:
+        """The request; `region` and `memory` are the room it asked for, `memory` as the region holds it."""
+        self._memory = memory
+        jobs = []
+        for i, job in enumerate(self._jobs):
+            table, destination = (self._table(place, region) for place in self._tables[i])
+            scores_in, scores_out = self._scores_in[i], self._scores_out[i]
+            jobs.append(replace(
+                job, table=table, destination=destination,
+                scores_in=job.scores_in if scores_in is None else self._put(scores_in, region),
+                scores_out=job.scores_out if scores_out is None else self._put(scores_out, region)))
+        body = pb.Compress(
+            cache_id=self._cache.id, mode=int(self._mode), logical_len=self._logical_len,  # type: ignore[arg-type]
+            reply_form=getattr(pb, f"REPLY_{self._form.upper()}"),
+            groups=[job.to_message(f"compress.groups[{i}]") for i, job in enumerate(jobs)])
+        if self._queries is not None and any(job.needs_queries for job in jobs):
+            body.queries.CopyFrom(self._queries.to_message())
+        if self._reply is not None:
+            body.reply_to.CopyFrom(self._put(self._reply, region).to_message())
+        return body
+
+    def answer(self, response: pb.Response) -> Answer:
+        """What the response says, with the sets and the scores that came through memory."""
+        results = response.compressed.groups
+        sets = None if self._reply is None else self._read_sets(results)
+        scores = [None if piece is None else self._read_scores(piece, result)
+                  for piece, result in zip(self._scores_out, results, strict=True)]
+        return answer_of(response, self._cache.layout.groups, self._jobs, sets, scores)
+
+    # ---- memory
+
+    def _take(self, size: int, content: NDArray[Any] | None = None) -> _Piece:
+        piece = _Piece(self.room, max(size, 4), content)
+        self.room = -(-(piece.offset + piece.size) // ALIGN) * ALIGN
+        return piece
+
+    def _put(self, piece: _Piece, region: Region | None) -> Slice:
+        assert region is not None
+        assert self._memory is not None
+        if piece.content is not None:
+            self._memory.numpy(piece.content.shape, piece.content.dtype, piece.offset)[...] = piece.content
+        return region.slice(piece.offset, piece.size)
+
+    def _view(self, piece: _Piece, words: int) -> NDArray[np.uint32]:
+        assert self._memory is not None
+        return self._memory.numpy(words, np.uint32, piece.offset)
+
+    # ---- tables
+
+    def _choose_tables(self) -> list[list[Table | tuple[_Piece, Table] | None]]:
+        """The tables of each job as they will be sent: as given, in runs, or through memory; the largest first."""
+        tables: list[list[Any]] = []
+        for i, job in enumerate(self._jobs):
+            given: tuple[AnyTable | None, ...] = (job.table, job.destination)
+            tables.append([None if t is None else self._plain(table_of(t), f"compress.groups[{i}]") for t in given])
+        left = self._limits.request_bytes or 1 << 62
+        left -= ENVELOPE + sum(self._list_bytes(job) for job in self._jobs)
+        for shorten in (self._in_runs, self._in_memory) if self._has_memory else (self._in_runs,):
+            places = [(i, k) for i, pair in enumerate(tables) for k in (0, 1) if self._inline(pair[k])]
+            for i, k in sorted(places, key=lambda place: -self._inline(tables[place[0]][place[1]])):
+                if sum(self._inline(t) for pair in tables for t in pair) > left:
+                    tables[i][k] = shorten(tables[i][k], f"compress.groups[{i}].{('table', 'destination')[k]}")
+        return tables
+
+    @staticmethod
+    def _plain(table: Table, path: str) -> Table:
+        """With its entries as an array of words."""
+        return table if isinstance(table.entries, Slice) else Table(table.words(path), table.form)
+
+    @staticmethod
+    def _inline(table: Any) -> int:
+        """Bytes of a table in the message."""
+        return table.entries.nbytes if isinstance(table, Table) and not isinstance(table.entries, Slice) else 0
+
+    @staticmethod
+    def _in_runs(table: Table, path: str) -> Table:
+        return table.in_runs(path)
+
+    def _in_memory(self, table: Table, path: str) -> tuple[_Piece, Table]:
+        words = table.words(path)
+        return self._take(words.nbytes, words), table
+
+    def _table(self, place: Table | tuple[_Piece, Table] | None, region: Region | None) -> Any:
+        return Table(self._put(place[0], region), place[1].form) if isinstance(place, tuple) else place
+
+    @staticmethod
+    def _list_bytes(job: GroupJob) -> int:
+        """Bytes of a job beside its tables, at most."""
+        runs = 2 * len(job.positions or ()) + 2 * len(job.keep or ()) + len(job.chunk_lengths or ())
+        return 512 + 5 * runs + 16 * len(job.protect)
+
+    # ---- scores
+
+    def _layers(self, job: GroupJob) -> int:
+        return 1 if job.first_policy.layers == "one" else len(self._cache.layout.groups[job.group].layers)
+
+    def _piece_of_scores(self, job: GroupJob, index: int) -> _Piece | None:
+        if job.scores_in is None or isinstance(job.scores_in, Slice):
+            return None
+        scores = np.ascontiguousarray(job.scores_in)
+        if scores.dtype != np.float32:
+            raise invalid(f"compress.groups[{index}].scores_in", f"{scores.dtype} is not float32")
+        return self._take(scores.nbytes, scores)
+
+    def _room_for_scores(self, job: GroupJob) -> _Piece | None:
+        if job.scores_out is not True:
+            return None
+        # units are counted by the daemon: there are at most so many, and what it wrote will be seen
+        most = job.rows if job.score_kind == "rows" or job.chunk_lengths is not None else job.rows // unit_rows(job) + 2
+        words = self._layers(job) * max(most, 1)
+        return self._take(4 * words, np.full(words, UNWRITTEN, np.uint32))
+
+    def _read_scores(self, piece: _Piece, result: pb.GroupResult) -> NDArray[np.float32] | None:
+        """The scores as [layers or 1][units or rows]; None where nothing had to be scored."""
+        words = self._view(piece, piece.size // 4)
+        written = np.flatnonzero(words != UNWRITTEN)
+        if len(written) == 0:
+            return None
+        one = any(policy.layers == pb.LAYERS_ONE for policy in result.policies)
+        layers = 1 if one else len(self._cache.layout.groups[result.group].layers)
+        return words[: int(written[-1]) + 1].copy().view(np.float32).reshape(layers, -1)
+
+    # ---- replies
+
+    def _choose_form(self) -> ReplyForm:
+        """Runs in the message where they surely fit, else in memory."""
+        most = self._limits.reply_bytes
+        if not most or not self._has_memory:
+            return "runs"
+        size = 0
+        for job in self._jobs:
+            lists = 1 if job.positions is None else 2
+            size += 512 + self._layers(job) * lists * (2 * most_runs(job) + job.rows // 100 + 48)
+        return "runs" if 2 * size <= most else "in_region"
+
+    def _set_bytes(self, job: GroupJob) -> int:
+        return self._layers(job) * (4 * SET_HEAD + 8 * most_runs(job))
+
+    def _read_sets(self, results: Sequence[pb.GroupResult]) -> list[list[Kept]]:
+        """The sets of each group out of the reply's memory."""
+        assert self._reply is not None
+        words = self._view(self._reply, self._reply.size // 4)
+        place = 0
+        sets: list[list[Kept]] = []
+        for result in results:
+            of_group = []
+            for _ in range(result.set_count):
+                _group, layer_first, kv_head, _before, _after, count = words[place : place + SET_HEAD].tolist()
+                place += SET_HEAD + count
+                of_group.append(Kept(layer_first, kv_head, rg.ranges_from_runs(words[place - count : place].tolist())))
+            sets.append(of_group)
+        return sets
