@@ -1,14 +1,17 @@
 """An independent model of what chunkkvd computes, in NumPy and binary64.
 
 Written from the specification (rules R1 to R54) alone and never from the C sources, so that a shared
-misreading shows up as a difference.  It covers the scorer `window` with its options, the selectors
-`chunk` and `token`, and the profiles `default` and `kvpress`.  It is meant to be read: nothing in it is
-fast, and sums may be associated differently from the C reference, which rule R32 allows for.
+misreading shows up as a difference.  It covers the scorers `window` and `raw_qk` with their options, scores
+given by the caller, the selectors `chunk`, `chunk_at` and `token`, one set for all layers and reuse, and the
+profiles `default`, `retrieval`, `paper` and `kvpress`.  It is meant to be read: nothing in it is fast, and
+sums may be associated differently from the C reference, which rule R32 allows for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,7 @@ Rows = NDArray[np.int64]
 
 MILLION = 1_000_000
 RTOL, ATOL = 1e-4, 1e-30  # R31, attention scorers
+RTOL_RAW = 1e-5  # R31, raw_qk: of the sum of absolute products
 
 
 class Refused(Exception):
@@ -44,25 +48,37 @@ class Params:
     pool: str | None = None
     pool_size: int | None = None
     spans: tuple[tuple[int, int], ...] = ()  # half-open ranges of positions
+    protect_prefix: int = 0  # rows, whole blocks
     align: int = 1
     tight: str = "raise"
     fill: str = "lead"
+    scorer: str | None = None
     selector: str = "chunk"
-    heads: str = "sum"
+    chunk_lengths: tuple[int, ...] = ()  # selector chunk_at
+    norm: str | None = None
+    heads: str | None = None
     group_heads: str | None = None
-    unit_reduce: str = "mean"
+    unit_reduce: str | None = None
     value_weight: str | None = None
     scale: float | None = None
     softcap: float = 0.0
     sliding: int = 0
+    layers: str = "each"
+    reuse: int = 1
+    join: str = "cut"
+    last_row: int | None = None  # cache row of the newest query
+
+    def _of_profile(self, name: str) -> Any:
+        given = getattr(self, name)
+        return PROFILES[self.profile][name] if given is None else given
 
     @property
     def w(self) -> int:
-        return self.window if self.window is not None else {"default": 32, "kvpress": 64}[self.profile]
+        return int(self._of_profile("window"))
 
     @property
     def c(self) -> int:
-        return self.chunk if self.chunk is not None else {"default": 10, "kvpress": 20}[self.profile]
+        return int(self._of_profile("chunk"))
 
     @property
     def n_s(self) -> int:
@@ -77,8 +93,25 @@ class Params:
         return self.min_tokens if self.min_tokens is not None else self.w + self.c + self.n_s
 
     @property
-    def pooling(self) -> str:
-        return self.pool if self.pool is not None else {"default": "none", "kvpress": "avg"}[self.profile]
+    def scores_by(self) -> str:
+        return str(self._of_profile("scorer"))
+
+    def how(self, name: str) -> str:
+        """pool, norm, heads, group_heads, unit_reduce: as given or as the profile says."""
+        return str(self._of_profile(name))
+
+
+def _profile(**other: object) -> dict[str, object]:
+    return {"scorer": "window", "window": 32, "chunk": 10, "pool": "none", "pool_size": 5, "norm": "sum",
+            "group_heads": "sum", "heads": "sum", "unit_reduce": "mean", **other}
+
+
+PROFILES: dict[str, dict[str, object]] = {
+    "default": _profile(),
+    "retrieval": _profile(window=8, pool="max", pool_size=13, group_heads="max", heads="max"),
+    "paper": _profile(scorer="raw_qk", unit_reduce="sum"),
+    "kvpress": _profile(window=64, chunk=20, pool="avg", norm="mean", group_heads="mean"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,6 +125,8 @@ class Plan:
     unit_of_row: Rows = field(default_factory=lambda: np.empty(0, np.int64))  # -1: a protected row
     unit_ids: Rows = field(default_factory=lambda: np.empty(0, np.int64))
     unit_scores: F32 = field(default_factory=lambda: np.empty(0, np.float32))
+    tolerance: float | None = None  # absolute, of any unit score; None: R31's for attention scorers
+    chosen: NDArray[np.bool_] | None = None  # profile paper: the units taken before the cut
 
     @property
     def ranges(self) -> list[list[int]]:
@@ -107,15 +142,15 @@ def ranges(rows: Rows) -> list[list[int]]:
 
 
 def attention(q: F32, k: F32, p: Params, pos: Rows) -> F64:
-    """S1, scorer `window`: q [w][Hq][d], k [L][Hkv][d] give A [Hq][L]."""
+    """S1, scorers `window` and `raw_qk`: q [w][Hq][d], k [L][Hkv][d] give A [Hq][L]."""
     w, hq, d = q.shape
     length, hkv, _ = k.shape
-    scale = p.scale if p.scale else 1.0 / np.sqrt(float(d))
-    if p.profile == "kvpress":
-        scale = 1.0 / np.sqrt(float(d))
-    qpos = pos[length - w :]
-    allowed = pos[None, :] <= qpos[:, None]
-    if p.sliding:
+    raw = p.scores_by == "raw_qk"
+    scale = 1.0 if raw else p.scale or 1.0 / np.sqrt(float(d))
+    last = length - 1 if p.last_row is None else p.last_row
+    qpos = pos[last - w + 1 : last + 1]
+    allowed = np.ones((w, length), bool) if raw else pos[None, :] <= qpos[:, None]
+    if p.sliding and not raw:
         allowed &= qpos[:, None] - pos[None, :] < p.sliding
     out = np.zeros((hq, length))
     keys = k.astype(np.float64)
@@ -123,41 +158,58 @@ def attention(q: F32, k: F32, p: Params, pos: Rows) -> F64:
         key = keys[:, h // (hq // hkv), :]
         # R34: what the mask forbids is left out, whatever it holds
         logits = q[:, h, :].astype(np.float64) @ np.where(allowed.any(0)[:, None], key, 0.0).T * scale
+        if raw:
+            out[h] = logits.sum(axis=0)
+            continue
         if p.softcap > 0:
             logits = p.softcap * np.tanh(logits / p.softcap)
         logits = np.where(allowed, logits, -np.inf)
         e = np.exp(logits - logits.max(axis=1, keepdims=True))
         out[h] = (e / e.sum(axis=1, keepdims=True)).sum(axis=0)
-    return out / w if p.profile == "kvpress" else out
+    norm = p.how("norm")
+    return out / {"sum": 1, "mean": w, "seen": np.maximum(allowed.sum(axis=0), 1)}[norm]
 
 
 def pooled(a: F64, p: Params) -> F64:
     """S2 over rows j < L - w; the window's own rows stay as they are."""
-    if p.pooling == "none":
+    how = p.how("pool")
+    if how == "none":
         return a
-    size = p.pool_size or 5
+    size = int(p.how("pool_size"))
     half = (size - 1) // 2
     end = a.shape[1] - p.w
+    # missing neighbours: zero in an average, nothing in a maximum
+    padded = np.pad(a[:, :end], ((0, 0), (half, half)), constant_values=0.0 if how == "avg" else -np.inf)
+    near = np.stack([padded[:, i : i + end] for i in range(size)])
     out = a.copy()
-    for j in range(end):
-        near = a[:, max(0, j - half) : min(end, j + half + 1)]
-        out[:, j] = near.sum(axis=1) / size if p.pooling == "avg" else near.max(axis=1)
+    out[:, :end] = near.sum(axis=0) / size if how == "avg" else near.max(axis=0)
     return out
 
 
-def row_scores(q: F32, k: F32, v: F32, p: Params, pos: Rows | None = None) -> F64:
-    """S1 to S3: one number T[j] for each row, all heads together."""
-    length, hkv, _ = k.shape
-    pos = np.arange(length) if pos is None else pos
-    a = pooled(attention(q[len(q) - p.w :], k, p, pos), p)
+def reduced(a: F64, v: F32 | None, hkv: int, p: Params) -> F64:
+    """S3: from A [Hq][L] to T[j]."""
+    length = a.shape[1]
     grouped = a.reshape(hkv, -1, length)
-    how = p.group_heads or ("mean" if p.profile == "kvpress" else "sum")
-    s: F64 = {"sum": grouped.sum, "mean": grouped.mean, "max": grouped.max}[how](axis=1)
+    s: F64 = {"sum": grouped.sum, "mean": grouped.mean, "max": grouped.max}[p.how("group_heads")](axis=1)
     if p.value_weight:
+        assert v is not None
         value = v.astype(np.float64)
         norm = np.abs(value).sum(2) if p.value_weight == "l1" else np.sqrt((value * value).sum(2))
         s = s * norm.T
-    return s.sum(axis=0) if p.heads == "sum" else s.max(axis=0)
+    return s.sum(axis=0) if p.how("heads") == "sum" else s.max(axis=0)
+
+
+def row_scores(q: F32, k: F32, v: F32 | None, p: Params, pos: Rows | None = None) -> F64:
+    """S1 to S3: one number T[j] for each row, all heads together."""
+    length, hkv, _ = k.shape
+    pos = np.arange(length) if pos is None else pos
+    return reduced(pooled(attention(q[len(q) - p.w :], k, p, pos), p), v, hkv, p)
+
+
+def raw_tolerance(q: F32, k: F32, v: F32 | None, p: Params) -> float:
+    """R31 for raw_qk: 1e-5 of the sum of absolute products, of the unit where that is largest."""
+    t = row_scores(np.abs(q), np.abs(k), v, p)
+    return RTOL_RAW * float(t.max()) * (p.c if p.how("unit_reduce") == "sum" else 1)
 
 
 def budget_rows(length: int, p: Params) -> int:
@@ -176,20 +228,37 @@ def protected_rows(length: int, p: Params, pos: Rows) -> NDArray[np.bool_]:
     mask = np.zeros(length, bool)
     mask[: min(p.n_s, length)] = True
     mask[length - min(p.r, length) :] = True
+    mask[: p.protect_prefix] = True
     for first, end in p.spans:
         mask |= (pos >= first) & (pos < end)
     return mask
 
 
-def scores_of_units(t: F64, unit_of_row: Rows, p: Params) -> tuple[Rows, F32]:
-    """S4: the units that have rows, ascending, and C[u] in binary32."""
+def units(length: int, p: Params, pos: Rows, mask: NDArray[np.bool_]) -> Rows:
+    """S4: the unit of each row; -1 for protected ones."""
+    if p.selector == "chunk_at":
+        of_row = np.repeat(np.arange(len(p.chunk_lengths)), p.chunk_lengths)
+    elif p.selector == "token":
+        of_row = np.arange(length)
+    else:
+        of_row = pos // p.c
+    return np.where(mask, -1, of_row)
+
+
+def scores_of_units(t: F64, unit_of_row: Rows, p: Params) -> F32:
+    """S4: C[u] in binary32, of the units that have rows, ascending."""
     ids = np.unique(unit_of_row[unit_of_row >= 0])
-    reduce = {"mean": np.mean, "sum": np.sum, "max": np.max}[p.unit_reduce]
-    values = np.array([reduce(t[unit_of_row == u]) for u in ids], np.float64)
-    c = values.astype(np.float32) + np.float32(0)  # R13: -0 becomes +0
-    if not np.isfinite(c).all():
+    reduce = {"mean": np.mean, "sum": np.sum, "max": np.max}[p.how("unit_reduce")]
+    return to_f32(np.array([reduce(t[unit_of_row == u]) for u in ids], np.float64))
+
+
+def to_f32(values: F64) -> F32:
+    """R13: -0 becomes +0; R23: nothing but finite numbers."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = values.astype(np.float32) + np.float32(0)
+    if not np.isfinite(rounded).all():
         raise Refused("NONFINITE_SCORE")
-    return ids, c
+    return rounded
 
 
 def ranking(scores: F32) -> Rows:
@@ -197,9 +266,8 @@ def ranking(scores: F32) -> Rows:
     return np.lexsort((np.arange(len(scores)), -scores.astype(np.float64)))
 
 
-def select(t: F64, length: int, p: Params, pos: Rows | None = None) -> Plan:
-    """S4 to S8 of profile `default` from row scores."""
-    pos = np.arange(length) if pos is None else pos
+def settle(length: int, p: Params, pos: Rows) -> Plan | None:
+    """R20: the plan, where lengths alone decide it; None where scores are needed."""
     everything = np.arange(length)
     if length == 0:
         return Plan(everything, "empty")
@@ -216,14 +284,17 @@ def select(t: F64, length: int, p: Params, pos: Rows | None = None) -> Plan:
         if p.tight == "refuse":
             raise Refused("BUDGET_BELOW_PROTECTED")
         return Plan(np.flatnonzero(mask), "dropped", budget, raised=True)
-    if count == budget:
-        return Plan(np.flatnonzero(mask), "dropped", budget)
-    size = p.c if p.selector == "chunk" else 1
-    unit_of_row = np.where(mask, -1, pos // size)
-    ids, scores = scores_of_units(t, unit_of_row, p)
-    left = budget - count
-    keep = mask.copy()
-    for u in ranking(scores):
+    return Plan(np.flatnonzero(mask), "dropped", budget) if count == budget else None
+
+
+def walk(c: F32, t32: F32 | None, length: int, p: Params, pos: Rows) -> Plan:
+    """S7 and S8 from C[u], and T32[j] where `fill` needs it."""
+    budget = budget_rows(length, p)
+    keep = protected_rows(length, p, pos)
+    unit_of_row = units(length, p, pos, keep)
+    ids = np.unique(unit_of_row[unit_of_row >= 0])
+    left = budget - int(keep.sum())
+    for u in ranking(c):
         rows = np.flatnonzero(unit_of_row == ids[u])
         if len(rows) <= left:
             keep[rows] = True
@@ -233,9 +304,43 @@ def select(t: F64, length: int, p: Params, pos: Rows | None = None) -> Plan:
         if p.fill == "lead":
             keep[rows[:left]] = True
         elif p.fill == "best":
-            keep[rows[ranking(t[rows].astype(np.float32))[:left]]] = True
+            assert t32 is not None
+            keep[rows[ranking(t32[rows])[:left]]] = True
         break
-    return Plan(np.flatnonzero(keep), "dropped", budget, False, unit_of_row, ids, scores)
+    return Plan(np.flatnonzero(keep), "dropped", budget, False, unit_of_row, ids, c)
+
+
+def select(t: F64, length: int, p: Params, pos: Rows | None = None) -> Plan:
+    """S4 to S8 of profiles `default` and `retrieval` from row scores."""
+    pos = np.arange(length) if pos is None else pos
+    settled = settle(length, p, pos)
+    if settled is not None:
+        return settled
+    c = scores_of_units(t, units(length, p, pos, protected_rows(length, p, pos)), p)
+    return walk(c, to_f32(t), length, p, pos)
+
+
+def select_paper(t: F64 | None, length: int, p: Params) -> Plan:
+    """Section 6.1, paper: the best chunks, cut to make room for the window, or joined with it (R50)."""
+    everything = np.arange(length)
+    if length == 0:
+        return Plan(everything, "empty")
+    most = budget_rows(length, p)
+    if most >= length:
+        return Plan(everything, "fits", most)
+    if most < p.w:
+        raise Refused("INVALID_ARGUMENT")
+    if length <= p.w or length < p.c:
+        raise Refused("UNSUPPORTED")
+    assert t is not None
+    unit_of_row = everything // p.c
+    scores = scores_of_units(t, unit_of_row, p)
+    chosen = np.isin(np.arange(len(scores)), ranking(scores)[: most // p.c])
+    rows = everything[chosen[unit_of_row]]
+    if p.join == "cut":
+        rows = rows[: most - p.w]
+    kept = np.union1d(rows, everything[length - p.w :])
+    return Plan(kept, "dropped", most, False, unit_of_row, np.unique(unit_of_row), scores, None, chosen)
 
 
 def select_kvpress(t: F64, length: int, p: Params) -> Plan:
@@ -257,39 +362,82 @@ def select_kvpress(t: F64, length: int, p: Params) -> Plan:
     others = np.flatnonzero(last <= edge)
     unit_of_row = everything // p.c
     unit_of_row = np.where(np.isin(unit_of_row, others), unit_of_row, -1)
-    ids, scores = scores_of_units(t, unit_of_row, p)
-    order = np.concatenate([inside, straddling, ids[ranking(scores)]])[:count]
+    scores = scores_of_units(t, unit_of_row, p)
+    order = np.concatenate([inside, straddling, others[ranking(scores)]])[:count]
     kept = everything[np.isin(everything // p.c, order)]
-    return Plan(kept, "dropped", 0, False, unit_of_row, ids, scores)
+    return Plan(kept, "dropped", 0, False, unit_of_row, others, scores)
 
 
-def plan(q: F32, k: F32, v: F32, p: Params, pos: Rows | None = None) -> Plan:
-    """The whole pipeline for one layer of one sequence: q [rows][Hq][d], k and v [L][Hkv][d]."""
-    length = len(k)
-    if p.profile == "kvpress":
-        if length <= p.w or length < p.c:
+@dataclass(frozen=True)
+class Layer:
+    """One layer's tensors: q [rows][Hq][d], k [L][Hkv][d], v [L][Hkv][dv] or None for a latent cache."""
+
+    q: F32
+    k: F32
+    v: F32 | None
+
+
+def scored_layers(count: int, p: Params) -> list[int]:
+    """Section 5: the layers that score; the others follow the one before."""
+    return list(range(0, count, p.reuse))
+
+
+def plan_layers(layers: Sequence[Layer], p: Params, pos: Rows | None = None) -> list[Plan]:
+    """The whole pipeline for the layers of one group."""
+    length = len(layers[0].k)
+    pos = np.arange(length) if pos is None else pos
+    if p.profile in ("kvpress", "paper"):
+        if p.profile == "kvpress" and (length <= p.w or length < p.c):
             raise Refused("UNSUPPORTED")
-        return select_kvpress(row_scores(q, k, v, p, pos), length, p)
-    if length < p.w:
-        return select(np.zeros(length), length, p, pos)
-    return select(row_scores(q, k, v, p, pos), length, p, pos)
+        if p.profile == "paper":
+            if length == 0 or budget_rows(length, p) >= length or budget_rows(length, p) < p.w or length < p.c:
+                return [select_paper(None, length, p)] * len(layers)
+            return [with_tolerance(select_paper(row_scores(x.q, x.k, x.v, p, pos), length, p), x, p) for x in layers]
+        return [with_tolerance(select_kvpress(row_scores(x.q, x.k, x.v, p, pos), length, p), x, p) for x in layers]
+    settled = settle(length, p, pos)
+    if settled is not None:
+        return [settled] * len(layers)
+    scored = scored_layers(len(layers), p)
+    t = {i: row_scores(layers[i].q, layers[i].k, layers[i].v, p, pos) for i in scored}
+    unit_of_row = units(length, p, pos, protected_rows(length, p, pos))
+    c = {i: scores_of_units(t[i], unit_of_row, p) for i in scored}
+    t32 = {i: to_f32(t[i]) for i in scored}
+    if p.layers == "one":
+        # in binary64, ascending, then rounded once
+        one = walk(to_f32(np.sum([c[i].astype(np.float64) for i in scored], axis=0)),
+                   to_f32(np.sum([t32[i].astype(np.float64) for i in scored], axis=0)), length, p, pos)
+        tolerances = [x for x in (with_tolerance(one, layers[i], p).tolerance for i in scored) if x is not None]
+        return [replace(one, tolerance=sum(tolerances) if tolerances else None)] * len(layers)
+    plans = {i: with_tolerance(walk(c[i], t32[i], length, p, pos), layers[i], p) for i in scored}
+    return [plans[i - i % p.reuse] for i in range(len(layers))]
+
+
+def with_tolerance(plan: Plan, layer: Layer, p: Params) -> Plan:
+    """The plan with the tolerance that its scorer allows."""
+    if p.scores_by != "raw_qk" or len(plan.unit_ids) == 0:
+        return plan
+    return replace(plan, tolerance=raw_tolerance(layer.q, layer.k, layer.v, p))
+
+
+def plan(q: F32, k: F32, v: F32 | None, p: Params, pos: Rows | None = None) -> Plan:
+    """The whole pipeline for one layer of one sequence."""
+    return plan_layers([Layer(q, k, v)], p, pos)[0]
 
 
 def gap_band(reference: Plan) -> Rows:
     """R32: the units in which a fast kernel may differ from this plan."""
-    keep = np.isin(np.arange(len(reference.unit_of_row)), reference.kept)
-    taken, left = [], []
-    for u, score in zip(reference.unit_ids, reference.unit_scores.astype(np.float64), strict=True):
-        rows = reference.unit_of_row == u
-        if keep[rows].any():
-            taken.append(score)
-        if not keep[rows].all():
-            left.append(score)
-    if not taken or not left:
-        return np.empty(0, np.int64)
-    t_in, t_out = min(taken), max(left)
-    x = 2.01 * (RTOL * max(abs(t_in), abs(t_out)) + ATOL)
     scores = reference.unit_scores.astype(np.float64)
+    if reference.chosen is not None:
+        taken, left = scores[reference.chosen], scores[~reference.chosen]
+    else:
+        keep = np.isin(np.arange(len(reference.unit_of_row)), reference.kept)
+        rows_of = [reference.unit_of_row == u for u in reference.unit_ids]
+        taken = scores[[bool(keep[rows].any()) for rows in rows_of]]
+        left = scores[[not keep[rows].all() for rows in rows_of]]
+    if len(taken) == 0 or len(left) == 0:
+        return np.empty(0, np.int64)
+    t_in, t_out = taken.min(), left.max()
+    x = 2.01 * (RTOL * max(abs(t_in), abs(t_out)) + ATOL if reference.tolerance is None else reference.tolerance)
     return reference.unit_ids[(scores >= t_in - x) & (scores <= t_out + x)]
 
 
@@ -303,8 +451,13 @@ def difference_allowed(reference: Plan, kept: Rows) -> bool:
     """True when `kept` equals the plan, or differs from it in units of the gap band only."""
     if np.array_equal(reference.kept, kept):
         return True
+    if reference.chosen is not None:
+        return len(gap_band(reference)) > 1  # another chunk chosen moves the cut as well
     if len(reference.kept) != len(kept) or len(reference.unit_ids) == 0:
         return False
-    units = set(reference.unit_of_row[np.setxor1d(reference.kept, kept)].tolist())
-    mass = kept_mass(reference, reference.kept)
-    return units <= set(gap_band(reference).tolist()) and kept_mass(reference, kept) >= (1 - 2 * RTOL) * mass
+    changed = set(reference.unit_of_row[np.setxor1d(reference.kept, kept)].tolist())
+    if not changed <= set(gap_band(reference).tolist()):
+        return False
+    if reference.tolerance is not None:
+        return True  # scores can be negative there, and mass means nothing
+    return kept_mass(reference, kept) >= (1 - 2 * RTOL) * kept_mass(reference, reference.kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,13 @@ def golden() -> list[dict[str, Any]]:
     return cases
 
 
-PLAIN = {"keep_ratio", "max_tokens", "chunk", "window", "sinks", "recent", "spans", "pool", "pool_size"}
 ABOUT = {"file", "layer", "profile", "kept", "kept_count"}
-WITHOUT_MODEL = {"knorm", "keydiff"}  # scorers that reference_numpy does not cover
+OF_METHODS = {"knorm", "keydiff"}  # scorers that reference_numpy does not cover
 
 
-def is_plain(case: dict[str, Any]) -> bool:
-    """Profile kvpress, or default with no parameters but the basic ones."""
-    return case["profile"] == "kvpress" or (case["profile"] == "default" and set(case) <= PLAIN | ABOUT)
+def is_covered(case: dict[str, Any]) -> bool:
+    """A case of the scorers and selectors that reference_numpy has."""
+    return case.get("scorer") not in OF_METHODS
 
 
 def params(case: dict[str, Any]) -> Params:
@@ -89,3 +88,105 @@ def synthetic() -> tuple[F32, F32, F32]:
     key, value, query = draw((2, 48, 8)), draw((2, 48, 8)), draw((4, 4, 8))
     return (np.ascontiguousarray(key.transpose(1, 0, 2)), np.ascontiguousarray(value.transpose(1, 0, 2)),
             np.ascontiguousarray(query.transpose(1, 0, 2)))
+
+
+def rows_of(text: str) -> list[int]:
+    """'0-3 20 22-27' as rows."""
+    out: list[int] = []
+    for word in text.split():
+        first, _, last = word.partition("-")
+        out += range(int(first), int(last or first) + 1)
+    return out
+
+
+def pattern(length: int) -> NDArray[np.float64]:
+    """T[j] of section 6.2."""
+    j = np.arange(length)
+    return ((j * j + 7 * j + 3) % 97).astype(np.float64)
+
+
+def spiked() -> NDArray[np.float64]:
+    """T[j] of example E17."""
+    t = np.ones(60)
+    t[30:40], t[25] = 10, 95
+    return t
+
+
+@dataclass(frozen=True)
+class StageExample:
+    """One row of the table in section 6.2."""
+
+    name: str
+    params: Params
+    scores: NDArray[np.float64]
+    kept: str
+    positions: NDArray[np.int64] | None = None
+    outcome: str = "dropped"
+    raised: bool = False
+
+
+UNSET = {"join": "cut", "softcap": 0.0, "sliding": 0}  # what Params holds where a request says nothing
+STAGE = Params(chunk=10, window=1, sinks=4, recent=8, min_tokens=0)
+
+
+def _stage(name: str, length: int, kept: str, *, scores: NDArray[np.float64] | None = None,
+           positions: NDArray[np.int64] | None = None, outcome: str = "dropped", raised: bool = False,
+           **given: Any) -> StageExample:
+    return StageExample(name, replace(STAGE, **given), pattern(length) if scores is None else scores, kept, positions,
+                        outcome, raised)
+
+
+STAGE_EXAMPLES = [
+    _stage("E1", 60, "0-3 20-27 30-39 52-59", keep_ratio=500000),
+    _stage("E2", 60, "0-3 30-39 52-59", keep_ratio=500000, fill="none"),
+    _stage("E3", 60, "0-3 20 22-27 29-39 52-59", keep_ratio=500000, fill="best"),
+    _stage("E4", 60, "0-3 30-37 52-59", keep_ratio=500000, max_tokens=20),
+    _stage("E5", 60, "0-3 52-59", max_tokens=10, raised=True),
+    _stage("E6", 60, "0-21 52-59", keep_ratio=500000, scores=np.ones(60)),
+    _stage("E7", 57, "0-3 30-39 49-56", keep_ratio=400000),
+    _stage("E8", 60, "0-3 20-27 30-39 52-59", keep_ratio=500000, spans=((20, 25),)),
+    _stage("E9", 60, "0-6 23-37 52-59", keep_ratio=500000, selector="chunk_at", chunk_lengths=(7, 12, 4, 18, 19)),
+    _stage("E10a", 60, "0-3 20-39 52-59", keep_ratio=500000, align=16),
+    _stage("E10b", 60, "0-3 20-28 30-39 52-59", keep_ratio=500000, align=16, max_tokens=31),
+    _stage("E11a", 60, "0-9 20-39 50-59", keep_ratio=666667),
+    _stage("E11b", 60, "0-8 20-39 50-59", keep_ratio=666666),
+    _stage("E12", 60, "0-3 10-17 20-39 52-59", keep_ratio=666667, unit_reduce="sum"),
+    _stage("E13", 60, "20-39 50-59", keep_ratio=500000, sinks=0, recent=0),
+    _stage("E14", 45, "0-3 25-32 35-44", keep_ratio=500000, positions=np.r_[0:20, 35:60]),
+    _stage("E15", 60, "0-3 5-6 10 13 16 18 20 22 24 26 29 32-33 36-39 51-59", keep_ratio=500000, selector="token"),
+    _stage("E16a", 12, "0-11", keep_ratio=500000, outcome="protected"),
+    _stage("E16b", 1, "0", keep_ratio=500000, outcome="fits"),
+    _stage("E16c", 5, "0-4", keep_ratio=100000, outcome="protected"),
+    _stage("E16d", 12, "0-11", keep_ratio=500000, min_tokens=22, outcome="short"),
+    _stage("E17", 60, "0-3 20-31 52-59", keep_ratio=400000, scores=spiked()),
+]
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """One variant of the table in section 6.4."""
+
+    name: str
+    params: Params
+    kept: str
+
+
+def _end_to_end(name: str, kept: str, **given: Any) -> EndToEnd:
+    base = Params(chunk=5, window=4, sinks=2, recent=4, min_tokens=0, keep_ratio=500000)
+    if given.get("profile"):
+        base = Params(chunk=5, window=4, keep_ratio=500000)
+    return EndToEnd(name, replace(base, **given), kept)
+
+
+END_TO_END = [
+    _end_to_end("default", "0-4 10-14 20-29 44-47"),
+    _end_to_end("softcap", "0-4 10-14 20-29 44-47", softcap=1.0),
+    _end_to_end("sliding", "0-1 25-33 35-47", sliding=20),
+    _end_to_end("avg5", "0-4 15-29 44-47", pool="avg", pool_size=5),
+    _end_to_end("max7", "0-1 5-7 15-29 44-47", pool="max", pool_size=7),
+    _end_to_end("l2", "0-4 10-14 20-29 44-47", value_weight="l2"),
+    _end_to_end("paper-raw_qk", "0-4 10-14 25-29 44-47", profile="paper"),
+    _end_to_end("paper-window", "0-4 10-14 20-29 44-47", profile="paper", scorer="window"),
+    _end_to_end("kvpress5", "15-29 40-47", profile="kvpress"),
+    _end_to_end("kvpress2", "45-47", profile="kvpress", keep_ratio=200000),
+]

@@ -102,7 +102,9 @@ CACHE: list[tuple[str, Callable[[pb.RegisterCache], object], tuple[Code, ...], s
     ("head_dim_k 0", lambda m: setattr(m.groups[0], "head_dim_k", 0), INVALID, "register_cache.groups[0].head_dim_k"),
     ("head_dim_k 1025", lambda m: setattr(m.groups[0], "head_dim_k", 1025), INVALID,
      "register_cache.groups[0].head_dim_k"),
-    ("head_dim_v 0", lambda m: setattr(m.groups[0], "head_dim_v", 0), INVALID, "register_cache.groups[0].head_dim_v"),
+    ("head_dim_v 0 and no latent plane", lambda m: setattr(m.groups[0], "head_dim_v", 0), INVALID, "register_cache."),
+    ("latent plane of two heads", lambda m: setattr(m.planes[0], "kind", pb.PLANE_LATENT), INVALID,
+     "register_cache.planes[0].kind"),
     ("tokens_per_block 0", lambda m: setattr(m.groups[0], "tokens_per_block", 0), INVALID,
      "register_cache.groups[0].tokens_per_block"),
     ("tokens_per_block 65537", lambda m: setattr(m.groups[0], "tokens_per_block", 65537), INVALID,
@@ -286,15 +288,106 @@ def test_compress(bench: Bench, name: str, spoil: Callable[[pb.Compress], object
     bench.expect(bench.raw.request(compress=body), codes, field)
 
 
+def blocks(numbers: range, form: int = pb.TABLE_BLOCKS) -> pb.Table:
+    return pb.Table(form=form, numbers=numbers)  # type: ignore[arg-type]
+
+
+def copy_out(destination: pb.Table | None) -> Callable[[pb.Compress], object]:
+    """Rows 0 to 31 only, so that blocks 4 to 7 are free for the copy."""
+    def change(m: pb.Compress) -> None:
+        m.mode, m.groups[0].physical_len = pb.MODE_COPY_OUT, ROWS // 2
+        m.groups[0].table.CopyFrom(blocks(range(4)))
+        if destination is not None:
+            m.groups[0].destination.CopyFrom(destination)
+
+    return change
+
+
+def region_slice(m: pb.Compress, offset: int, size: int) -> pb.Slice:
+    return pb.Slice(region_id=m.queries.data.region_id, offset=offset, size=size)
+
+
+def reply_to(offset: int, size: int, form: int = pb.REPLY_IN_REGION) -> Callable[[pb.Compress], object]:
+    def change(m: pb.Compress) -> None:
+        m.reply_form = form  # type: ignore[assignment]
+        m.reply_to.CopyFrom(region_slice(m, offset, size))
+
+    return change
+
+
+def scores(name: str, offset: int, size: int, kind: int = pb.SCORE_UNITS) -> Callable[[pb.Compress], object]:
+    def change(m: pb.Compress) -> None:
+        m.groups[0].score_kind = kind  # type: ignore[assignment]
+        getattr(m.groups[0], name).CopyFrom(region_slice(m, offset, size))
+
+    return change
+
+
+FREE = 40 * 1024  # bytes of the region that no plane and no query uses begin here
+MODES: list[tuple[str, Callable[[pb.Compress], object], tuple[Code, ...], str]] = [
+    ("copy without a destination", copy_out(None), INVALID, G + "destination"),
+    ("copy onto its source", copy_out(blocks(range(3, 7))), INVALID, G + "destination"),
+    ("copy to the source's slots", copy_out(blocks(range(31, 63), pb.TABLE_TOKENS)), INVALID, G + "destination"),
+    ("copy to a block twice", lambda m: (copy_out(blocks(range(4, 7)))(m), m.groups[0].destination.numbers.append(4)),
+     INVALID, G + "destination"),
+    ("copy to no such block", copy_out(blocks(range(6, 9))), RANGE, G + "destination"),
+    ("copy to too little room", copy_out(blocks(range(4, 5))), EITHER, G + "destination"),
+    ("destination of another mode", lambda m: m.groups[0].destination.CopyFrom(m.groups[0].table), INVALID,
+     G + "destination"),
+    ("reply in no region", lambda m: setattr(m, "reply_form", pb.REPLY_IN_REGION), EITHER + MISSING,
+     "compress.reply_to"),
+    ("reply in too small a slice", reply_to(FREE, 48), (Code.REPLY_TOO_LARGE,), "compress.reply_to"),
+    ("reply beyond its region", reply_to(64 * 1024 - 512, 1024), RANGE, "compress.reply_to"),
+    ("reply_to without its form", reply_to(FREE, 4096, pb.REPLY_RUNS), INVALID, "compress.reply_to"),
+    ("scores to too small a slice", scores("scores_out", FREE, 8), EITHER, G + "scores_out"),
+    ("scores beyond their region", scores("scores_out", 64 * 1024 - 4, 8), RANGE, G + "scores_out"),
+    ("too few scores", scores("scores_in", FREE, 8), EITHER, G + "scores_in"),
+    ("scores of too many rows", scores("scores_in", FREE, 4 * ROWS + 4, pb.SCORE_ROWS), EITHER, G + "scores_in"),
+    ("scores of no kind", lambda m: setattr(m.groups[0], "score_kind", 7), INVALID, G + "score_kind"),
+    ("best rows by scores of units", lambda m: (scores("scores_in", FREE, 40)(m), policy("fill", pb.FILL_BEST)(m)),
+     INVALID, G + "score_kind"),
+    ("given rows and scores", lambda m: (given_runs(0, 4)(m), scores("scores_out", FREE, 400)(m)), INVALID,
+     G + "scores_out"),
+    ("chunk lengths of another selector", lambda m: m.groups[0].chunk_lengths.extend([ROWS]), INVALID,
+     G + "chunk_lengths"),
+    ("chunk lengths that do not add up", lambda m: (policy("selector", pb.SELECTOR_CHUNK_AT)(m),
+                                                    m.groups[0].chunk_lengths.extend([ROWS - 1])), EITHER,
+     G + "chunk_lengths"),
+    ("chunk of no row", lambda m: (policy("selector", pb.SELECTOR_CHUNK_AT)(m),
+                                   m.groups[0].chunk_lengths.extend([0, ROWS])), EITHER, G + "chunk_lengths"),
+    ("chunk_at without lengths", policy("selector", pb.SELECTOR_CHUNK_AT), INVALID, G + "chunk_lengths"),
+    ("sums of unequal chunks", lambda m: (policy("selector", pb.SELECTOR_CHUNK_AT)(m),
+                                          policy("unit_reduce", pb.UNIT_SUM)(m),
+                                          m.groups[0].chunk_lengths.extend([ROWS])), INVALID, P + "unit_reduce"),
+    ("prefix beyond the rows", job("protect_prefix", ROWS + 1), EITHER, G + "protect_prefix"),
+    ("position twice", lambda m: (setattr(m, "logical_len", 100),
+                                  m.groups[0].position_runs.extend([0, 30, 0, ROWS - 30])), EITHER,
+     G + "position_runs"),
+    ("positions beyond what was seen", lambda m: m.groups[0].position_runs.extend([1, ROWS]), EITHER,
+     G + "position_runs"),
+    ("reuse of more layers than there are", policy("reuse", 2), EITHER, P + "reuse"),
+    ("paper with sinks", lambda m: (setattr(m.groups[0].policies[0], "profile", pb.PROFILE_PAPER),
+                                    setattr(m.groups[0].policies[0].sinks, "value", 4)), INVALID, P + "sinks"),
+    ("paper with spans", lambda m: (setattr(m.groups[0].policies[0], "profile", pb.PROFILE_PAPER),
+                                    m.groups[0].protect.add(first=3, count=2)), INVALID, G + "protect"),
+    ("paper with less than its window", lambda m: (setattr(m.groups[0].policies[0], "profile", pb.PROFILE_PAPER),
+                                                   setattr(m.groups[0], "keep_ratio", 0),
+                                                   setattr(m.groups[0], "max_tokens", WINDOW - 1)), INVALID, G),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "codes", "field"), MODES, ids=[c[0] for c in MODES])
+def test_modes(bench: Bench, name: str, spoil: Callable[[pb.Compress], object], codes: tuple[Code, ...],
+               field: str) -> None:
+    test_compress(bench, name, spoil, codes, field)
+
+
 LATER: list[tuple[str, Callable[[pb.Compress], object], str]] = [
     ("hold", lambda m: setattr(m, "hold", True), "compress.hold"),
     ("control slot", lambda m: setattr(m, "control_slot", 1), "compress.control_slot"),
-    ("copy out", lambda m: (setattr(m, "mode", pb.MODE_COPY_OUT),
-                            m.groups[0].destination.CopyFrom(m.groups[0].table)), "compress."),
-    ("reply in a region", lambda m: (setattr(m, "reply_form", pb.REPLY_IN_REGION), m.reply_to.CopyFrom(m.queries.data)),
-     "compress.reply"),
-    ("scores out", lambda m: m.groups[0].scores_out.CopyFrom(m.queries.data), G + "scores_out"),
     ("log-sum-exp", lambda m: m.queries.lse.CopyFrom(m.queries.data), Q + "lse"),
+    ("a set for each head", policy("heads", pb.HEADS_EACH), P + "heads"),
+    ("a scorer of keys", policy("scorer", pb.SCORER_KNORM), P + "scorer"),
 ]
 
 
@@ -304,7 +397,7 @@ def test_what_this_version_lacks_is_unsupported_by_name(bench: Bench, name: str,
     body = pb.Compress()
     body.CopyFrom(bench.compress)
     ask(body)
-    bench.expect(bench.raw.request(compress=body), (Code.UNSUPPORTED, Code.NOT_FOUND), field)
+    bench.expect(bench.raw.request(compress=body), (Code.UNSUPPORTED,), field)
 
 
 @pytest.mark.parametrize("where", ["key", "query"])

@@ -1,4 +1,4 @@
-"""The golden cases, in place, through the client: kept rows and moved bytes must be exact."""
+"""The golden cases through the client, in each mode: kept rows and moved bytes must be exact."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import chunkkv
 import tensors
@@ -14,45 +15,79 @@ from daemon import Daemon
 
 BY_POLICY = {"chunk", "window", "sinks", "recent", "pool", "pool_size", "selector", "heads", "group_heads", "fill",
              "unit_reduce", "value_weight", "softcap", "sliding", "scorer", "join"}
+BLOCK = 16
 Group = tuple[str, list[dict[str, Any]]]
 
 
-def grouped(plain: bool) -> list[Group]:
+def grouped(covered: bool) -> list[Group]:
     """Cases that differ in their layer only, together: one request answers all of them."""
     found: dict[str, list[dict[str, Any]]] = {}
     for case in tensors.golden():
-        if tensors.is_plain(case) == plain:
+        if tensors.is_covered(case) == covered:
             found.setdefault(tensors.case_name({**case, "layer": "s"}), []).append(case)
     return list(found.items())
 
 
+class File:
+    """The tensors of one file in a paged cache with room for a copy; blocks in no order."""
+
+    def __init__(self, client: chunkkv.Client, name: str) -> None:
+        self.layers = tensors.load(name)
+        some = next(iter(self.layers.values()))
+        self.rows, heads, dim = some.key.shape
+        blocks = 2 * self.rows // BLOCK
+        order = np.random.default_rng(5).permutation(blocks)
+        self.table, self.destination = order[: blocks // 2], order[blocks // 2 :]
+        shape = (len(self.layers), blocks, BLOCK, heads, dim)
+        size = 2 * int(np.prod(shape))
+        queries = np.stack([layer.query for layer in self.layers.values()])
+        self.memory = chunkkv.SharedMemory.allocate(2 * size + queries.nbytes)
+        self.planes = [self.memory.numpy(shape, "bf16", i * size) for i in (0, 1)]
+        self.memory.numpy(queries.shape, "bf16", 2 * size)[...] = queries
+        for plane in self.planes:
+            plane[...] = 0x7FC0  # NaN, where no row is
+        for i, layer in enumerate(self.layers.values()):
+            for plane, source in zip(self.planes, (layer.key, layer.value), strict=True):
+                plane[i, self.table] = source.reshape(-1, BLOCK, heads, dim)
+        self.everything = self.memory.numpy(self.memory.size, np.uint8)
+        self.pristine = self.everything.copy()
+        region = client.register_region(self.memory)
+        self.queries = chunkkv.Queries.of_array(self.memory.numpy(queries.shape, "bf16", 2 * size), region=region,
+                                                dtype="bf16")
+        self.cache = client.register_cache(chunkkv.CacheLayout.of_arrays(
+            list(self.planes[0]), list(self.planes[1]), axes="bthd", q_heads=some.query.shape[1], region=region,
+            layers=tuple(self.layers), dtype="bf16"))
+
+    def expected(self, kept: list[NDArray[np.uint32]], table: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """All bytes, after the kept rows of each layer were put into the blocks of `table` in order."""
+        after = self.pristine.copy()
+        for number, plane in enumerate(self.planes):
+            old, new = (np.ndarray(plane.shape, np.uint16, bytes_of.data, number * plane.nbytes)
+                        for bytes_of in (self.pristine, after))
+            for i, rows in enumerate(kept):
+                to = np.arange(len(rows))
+                new[i, table[to // BLOCK], to % BLOCK] = old[i, self.table[rows // BLOCK], rows % BLOCK]
+        return after
+
+
 class Bench:
-    """A client, and a cache for each file."""
+    """A client, and the files it has registered."""
 
     def __init__(self, client: chunkkv.Client) -> None:
         self.client = client
-        self._caches: dict[str, chunkkv.SharedCache] = {}
+        self._files: dict[str, File] = {}
 
-    def fill(self, file: str) -> chunkkv.SharedCache:
-        """The cache of a file, as if it were never compressed."""
-        layers = tensors.load(file)
-        some = next(iter(layers.values()))
-        if file not in self._caches:
-            self._caches[file] = chunkkv.SharedCache.allocate(
-                self.client, layers=tuple(layers), tokens=len(some.key), kv_heads=some.key.shape[1],
-                q_heads=some.query.shape[1], head_dim=some.key.shape[2], dtype="bf16", window=len(some.query))
-        cache = self._caches[file]
-        for number, layer in layers.items():
-            cache.key(number)[...] = layer.key
-            cache.value(number)[...] = layer.value
-            cache.query(number)[...] = layer.query
-        return cache
+    def file(self, name: str) -> File:
+        if name not in self._files:
+            self._files[name] = File(self.client, name)
+        return self._files[name]
 
-    def compress(self, cache: chunkkv.SharedCache, case: dict[str, Any]) -> chunkkv.Answer:
-        """The request of a golden case."""
+    def request(self, file: File, case: dict[str, Any]) -> dict[str, Any]:
+        """The request of a golden case, as keyword arguments."""
         policy = chunkkv.Policy(profile=case["profile"], **{k: v for k, v in case.items() if k in BY_POLICY})
-        return self.client.compress(cache, rows=cache.tokens, policy=policy, max_tokens=case.get("max_tokens"),
-                                    keep_ratio=case["keep_ratio"] / 1e6, protect=case.get("spans", ()), timeout=30)
+        return {"rows": file.rows, "policy": policy, "max_tokens": case.get("max_tokens"), "table": file.table,
+                "keep_ratio": case["keep_ratio"] / 1e6, "protect": case.get("spans", ()), "queries": file.queries,
+                "timeout": 30}
 
 
 @pytest.fixture(scope="module")
@@ -61,73 +96,80 @@ def bench(daemon: Daemon) -> Iterator[Bench]:
         yield Bench(client)
 
 
-def check(cache: chunkkv.SharedCache, answer: chunkkv.Answer, cases: list[dict[str, Any]]) -> None:
+def kept_of(answer: chunkkv.Answer, file: File, cases: list[dict[str, Any]]) -> list[NDArray[np.uint32]]:
+    """The rows that each layer kept, which must be those of the cases."""
     for case in cases:
         assert [list(r) for r in answer.layers[case["layer"]].kept] == case["kept"], f"layer {case['layer']}"
         assert len(answer.layers[case["layer"]].rows) == case["kept_count"]
     # fill = none and profile paper may keep unequal counts; the longest layer decides
     assert answer.physical_len == max(len(layer.rows) for layer in answer.layers.values())
-    assert (answer.cache, answer.phase) == (chunkkv.CacheState.COMMITTED, chunkkv.Phase.DONE)
-    assert answer.logical_len == cache.tokens
-    for number, source in tensors.load(cases[0]["file"]).items():
-        rows = answer.layers[number].rows
-        for name, now, before in (("key", cache.key(number), source.key), ("value", cache.value(number), source.value)):
-            expected = before.copy()
-            expected[: len(rows)] = before[rows]
-            assert np.array_equal(now, expected), f"layer {number}, {name}"
-        assert np.array_equal(cache.query(number), source.query)
+    assert answer.phase == chunkkv.Phase.DONE
+    assert answer.logical_len == file.rows
+    return [answer.layers[number].rows for number in file.layers]
 
 
-PLAIN, OTHER = grouped(True), grouped(False)
+COVERED, OF_METHODS = grouped(True), grouped(False)
 
 
-@pytest.mark.parametrize("cases", [g[1] for g in PLAIN], ids=[g[0] for g in PLAIN])
+@pytest.mark.parametrize("cases", [g[1] for g in COVERED], ids=[g[0] for g in COVERED])
 def test_golden(bench: Bench, cases: list[dict[str, Any]]) -> None:
-    cache = bench.fill(cases[0]["file"])
-    check(cache, bench.compress(cache, cases[0]), cases)
+    """PLAN writes nothing, COPY_OUT the destination only, IN_PLACE the first rows only; all keep the same."""
+    file = bench.file(cases[0]["file"])
+    request = bench.request(file, cases[0])
+    assert np.array_equal(file.everything, file.pristine)
+    planned = bench.client.plan(file.cache, **request)
+    kept = kept_of(planned, file, cases)
+    assert planned.cache == chunkkv.CacheState.CLEAN
+    assert np.array_equal(file.everything, file.pristine), "PLAN wrote something"
+    try:
+        copied = bench.client.copy_out(file.cache, destination=file.destination, **request)
+        assert copied.groups[0].kept_digest == planned.groups[0].kept_digest
+        kept_of(copied, file, cases)
+        assert np.array_equal(file.everything, file.expected(kept, file.destination)), "COPY_OUT"
+        file.everything[...] = file.pristine
+        moved = bench.client.compress(file.cache, **request)
+        assert moved.groups[0].kept_digest == planned.groups[0].kept_digest
+        assert moved.cache == chunkkv.CacheState.COMMITTED
+        kept_of(moved, file, cases)
+        assert np.array_equal(file.everything, file.expected(kept, file.table)), "IN_PLACE"
+    finally:
+        file.everything[...] = file.pristine
 
 
-@pytest.mark.parametrize("cases", [g[1] for g in OTHER], ids=[g[0] for g in OTHER])
+@pytest.mark.parametrize("cases", [g[1] for g in OF_METHODS], ids=[g[0] for g in OF_METHODS])
 def test_golden_of_other_methods(bench: Bench, cases: list[dict[str, Any]]) -> None:
     """Exact as well, or refused as UNSUPPORTED with the name of the field, and then nothing was written."""
-    cache = bench.fill(cases[0]["file"])
-    before = cache.memory.numpy(cache.memory.size, np.uint8).copy()
+    file = bench.file(cases[0]["file"])
     try:
-        answer = bench.compress(cache, cases[0])
+        answer = bench.client.plan(file.cache, **bench.request(file, cases[0]))
     except chunkkv.Unsupported as error:
         assert error.field.startswith("compress.groups[0].policies[0].")
         assert error.cache == chunkkv.CacheState.CLEAN
-        assert np.array_equal(before, cache.memory.numpy(cache.memory.size, np.uint8))
-        pytest.skip(f"this daemon has no {error.field.rpartition('.')[2]} {error.detail!r}")
-    check(cache, answer, cases)
+        assert np.array_equal(file.everything, file.pristine)
+        pytest.skip(f"this daemon has no {error.field.rpartition('.')[2]} {cases[0]['scorer']}")
+    kept_of(answer, file, cases)
 
 
-def test_plan_writes_nothing(bench: Bench) -> None:
-    case = next(c for c in tensors.golden() if tensors.is_plain(c))
-    cache = bench.fill(case["file"])
-    before = cache.memory.numpy(cache.memory.size, np.uint8).copy()
-    policy = chunkkv.Policy(profile=case["profile"], chunk=case["chunk"], window=case["window"])
-    answer = bench.client.plan(cache, rows=cache.tokens, policy=policy, keep_ratio=case["keep_ratio"] / 1e6)
-    assert [list(r) for r in answer.layers[case["layer"]].kept] == case["kept"]
-    assert answer.cache == chunkkv.CacheState.CLEAN
-    assert np.array_equal(before, cache.memory.numpy(cache.memory.size, np.uint8))
+POLICY_OF_PARAMS = ("profile", "chunk", "window", "sinks", "recent", "min_tokens", "pool", "pool_size", "scorer",
+                    "join", "value_weight", "softcap", "sliding")
 
 
-@pytest.mark.parametrize(("given", "kept"), [
-    ({}, [(0, 5), (10, 15), (20, 30), (44, 48)]),
-    ({"pool": "avg", "pool_size": 5}, [(0, 5), (15, 30), (44, 48)]),
-    ({"pool": "max", "pool_size": 7}, [(0, 2), (5, 8), (15, 30), (44, 48)]),
-], ids=["default", "avg5", "max7"])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_example_of_the_specification(client: chunkkv.Client, dtype: str, given: dict[str, Any],
-                                      kept: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("example", tensors.END_TO_END, ids=lambda e: e.name)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_example_of_the_specification(client: chunkkv.Client, dtype: str, example: tensors.EndToEnd) -> None:
+    """The table of section 6.4; its numbers are exact in every type."""
     key, value, query = tensors.synthetic()
+    given = {name: getattr(example.params, name) for name in POLICY_OF_PARAMS}
+    given = {name: value for name, value in given.items() if value is not None and value != tensors.UNSET.get(name)}
+    policy = chunkkv.Policy(**given)
     with chunkkv.SharedCache.allocate(client, layers=1, tokens=48, kv_heads=2, q_heads=4, head_dim=8, dtype=dtype,
                                       window=4) as cache:
         cache.write(0, key=key, value=value, query=query)
-        policy = chunkkv.Policy(chunk=5, window=4, sinks=2, recent=4, min_tokens=0, **given)
-        answer = client.compress(cache, rows=48, keep_ratio="0.5", policy=policy)
-        assert answer.layers[0].kept == kept
-        assert answer.groups[0].budget == 24
+        assert example.params.keep_ratio is not None
+        answer = client.compress(cache, rows=48, keep_ratio=example.params.keep_ratio / 1e6, policy=policy)
+        kept = answer.layers[0].rows
+        assert kept.tolist() == tensors.rows_of(example.kept)
+        if example.params.profile == "default":
+            assert answer.groups[0].budget == 24
         bits = chunkkv.from_bf16(cache.key(0)) if dtype == "bf16" else cache.key(0)
-        assert np.array_equal(bits[:24], key[answer.layers[0].rows])
+        assert np.array_equal(bits[: len(kept)], key[kept])
