@@ -88,7 +88,7 @@ $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 
 -include $(OBJECTS:.o=.d)
 
-.PHONY: help all check-programs demo check unit lint docs install clean
+.PHONY: help all check-programs demo check unit lint docs install install-units clean
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
@@ -131,7 +131,7 @@ docs:
 
 # The archive that is installed holds what libchunkkv needs of ours, so that a program links one library of this project.
 D := $(DESTDIR)$(PREFIX)
-install: all
+install: all install-units
 	install -d $(D)/bin $(D)/libexec/chunkkv $(D)/include $(D)/lib/pkgconfig $(D)/share/chunkkv
 	install -m 755 $(O)/chunkkvd $(O)/chunkkvctl $(D)/bin
 	install -m 755 $(O)/chunkkv-gate $(D)/libexec/chunkkv
@@ -142,6 +142,15 @@ install: all
 	printf '%s\n' 'Name: chunkkv' 'Description: client of chunkkvd' 'Version: $(VERSION)' 'Cflags: -I$(PREFIX)/include' \
 	    'Libs: -L$(PREFIX)/lib -lchunkkv $(chunkkv_LDLIBS)' > $(D)/lib/pkgconfig/chunkkv.pc
 	@echo "not installed by make: the Python client (pip install clients/python)"
+
+# The units name programs by their whole path, and know them as installed below /usr/local.
+install-units:
+	install -d $(D)/lib/systemd/system $(D)/lib/sysusers.d
+	for unit in chunkkvd@.service chunkkvd@.socket; do \
+	    sed 's|/usr/local/|$(PREFIX)/|g' "systemd/$$unit" > "$(D)/lib/systemd/system/$$unit" && \
+	    chmod 644 "$(D)/lib/systemd/system/$$unit" || exit 1; \
+	done
+	install -m 644 systemd/chunkkv.sysusers $(D)/lib/sysusers.d/chunkkv.conf
 
 clean:
 	rm -rf build

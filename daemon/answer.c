@@ -70,7 +70,7 @@ void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_ses
         welcome->groups = (uint32_t)CKV_LIMIT_GROUPS;
         welcome->spans = (uint32_t)CKV_LIMIT_SPANS;
         welcome->message_parts = (uint32_t)CKV_LIMIT_MESSAGE_PARTS;
-        welcome->mapped_bytes = options->mapped_bytes;
+        welcome->mapped_bytes = daemon->mapped_bytes;
         memcpy(welcome->device_uuid, daemon->backend_info.uuid, sizeof(welcome->device_uuid));
         send_record(route, &record, daemon->backend_info.name, strnlen(daemon->backend_info.name, sizeof(daemon->backend_info.name)));
 }

@@ -42,6 +42,7 @@ struct ckv_daemon {
         uint32_t endpoint_count;
         struct ckv_tenant *tenants;     /* hash by uid */
         struct ckv_session *sessions;   /* hash by token */
+        uint64_t mapped_bytes;          /* that one user may register: --mapped-bytes, or what the memory limit leaves */
         bool draining;                  /* SIGTERM: new work is refused, running jobs end */
         struct ckv_engine *engine;      /* daemon/engine.c: jobs in flight and waiting */
 };

@@ -12,6 +12,9 @@
  * comes, what runs is cancelled.  A move under way cannot be cancelled, but
  * ends soon.  Only then the loop ends, so answers still leave.
  *
+ * Between the two, SIGHUP reads again what may change under a running daemon
+ * (daemon/reload.h).
+ *
  * Jobs that outlive even their cancellation are a hung device; memory that a
  * device may still write must not be unmapped, so the process leaves without
  * cleaning up.
@@ -22,6 +25,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "daemon/gate_link.h"
+#include "daemon/reload.h"
 #include "daemon/side.h"
 #include "daemon/watchdog.h"
 
@@ -50,6 +54,11 @@ static int start_failed(struct ckv_daemon *daemon, const struct ckv_endpoint *en
         return sd_event_exit(daemon->event, EXIT_FAILURE);
 }
 
+static void notify_ready(const struct ckv_daemon *daemon) {
+        (void)sd_notifyf(0, "READY=1\nSTATUS=serving %" PRIu32 " endpoint(s) on %s", daemon->endpoint_count,
+                         daemon->backend_info.name);
+}
+
 /* look_starting() - are all gates up? */
 static int look_starting(struct ckv_lifecycle *lifecycle) {
         struct ckv_daemon *daemon = lifecycle->daemon;
@@ -69,7 +78,8 @@ static int look_starting(struct ckv_lifecycle *lifecycle) {
         if (!all)
                 return timer_rearm(lifecycle->timer);
         ckv_log(CKV_LOG_NOTICE, READY, "endpoints=%" PRIu32 " device=\"%s\"", daemon->endpoint_count, daemon->backend_info.name);
-        (void)sd_notifyf(0, "READY=1\nSTATUS=serving %" PRIu32 " endpoint(s) on %s", daemon->endpoint_count, daemon->backend_info.name);
+        lifecycle->ready = true;
+        notify_ready(daemon);
         return 0;
 }
 
@@ -130,9 +140,19 @@ static int on_stop_signal(sd_event_source *source, const struct signalfd_siginfo
 }
 
 static int on_sighup(sd_event_source *source, const struct signalfd_siginfo *info, void *userdata) {
+        struct ckv_lifecycle *lifecycle = userdata;
+        struct ckv_daemon *daemon = lifecycle->daemon;
+
         (void)source;
-        (void)userdata;
-        ckv_log(CKV_LOG_NOTICE, SIGNAL_IGNORED, "signal=%" PRIu32 " why=\"options do not change while the daemon runs\"", info->ssi_signo);
+        /* the handshake ends with READY=1, which would be a lie in both cases */
+        if (!lifecycle->ready || daemon->draining) {
+                ckv_log(CKV_LOG_NOTICE, SIGNAL_IGNORED, "signal=%" PRIu32 " draining=%d", info->ssi_signo, (int)daemon->draining);
+                return 0;
+        }
+        (void)sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, ckv_now_nsec() / CKV_NSEC_PER_USEC);
+        ckv_reload(daemon);
+        ckv_log(CKV_LOG_NOTICE, RELOADED, "mapped_bytes=%" PRIu64, daemon->mapped_bytes);
+        notify_ready(daemon);
         return 0;
 }
 

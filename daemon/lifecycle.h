@@ -13,6 +13,7 @@ struct ckv_lifecycle {
         sd_event_source *sigterm_source, *sigint_source, *sighup_source, *watchdog_source;
         sd_event_source *timer;         /* looks whether the gates are up, later whether the jobs are through */
         uint64_t give_up_nsec;          /* when the present phase has taken too long */
+        bool ready;                     /* all gates have answered once */
         bool cancelled;                 /* draining: what runs was cancelled */
         bool drained;                   /* draining: no job was left at the last look */
 };

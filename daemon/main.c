@@ -17,11 +17,10 @@
 #include "daemon/endpoints.h"
 #include "daemon/gate_spawn.h"
 #include "daemon/lifecycle.h"
-#include "daemon/memory_limit.h"
+#include "daemon/reload.h"
 #include "daemon/runtime_dir.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <linux/close_range.h>
 #include <signal.h>
 #include <string.h>
@@ -78,21 +77,10 @@ static int process_prepare(void) {
 
 /* defaults_resolve() - options whose default is found out at run time; *gate_path keeps the memory of options->gate */
 static int defaults_resolve(struct ckv_options *options, char **gate_path) {
-        enum ckv_memory_source source;
-        uint64_t limit;
-        int r;
-
-        r = ckv_gate_path_find(options->gate, gate_path);
+        int r = ckv_gate_path_find(options->gate, gate_path);
         if (r)
                 return failed("finding chunkkv-gate", r);
         options->gate = *gate_path;
-
-        limit = ckv_memory_limit("/proc/self/cgroup", "/sys/fs/cgroup", &source);
-        if (options->mapped_bytes == 0)
-                options->mapped_bytes = ckv_memory_for_tenants(limit);
-        ckv_log(options->mapped_bytes > limit ? CKV_LOG_WARNING : CKV_LOG_INFO, MEMORY_LIMIT,
-                "mapped_bytes=%" PRIu64 " limit_bytes=%" PRIu64 " source=%s", options->mapped_bytes, limit,
-                ckv_memory_source_to_string(source));
         return 0;
 }
 
@@ -158,6 +146,7 @@ static int serve(const struct ckv_options *options) {
         int r;
 
         ckv_assert_loop_thread();
+        ckv_reload(&daemon);
         r = ckv_hash_seed();
         r = r ? r : ckv_random(daemon.boot_id, sizeof(daemon.boot_id));
         if (r)

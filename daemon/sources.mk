@@ -1,5 +1,5 @@
 # chunkkvd: the process, its sockets and gates
-chunkkvd_PROCESS := daemon/main.c daemon/options.c daemon/runtime_dir.c daemon/endpoints.c daemon/memory_limit.c daemon/watchdog.c daemon/lifecycle.c \
+chunkkvd_PROCESS := daemon/main.c daemon/options.c daemon/runtime_dir.c daemon/endpoints.c daemon/memory_limit.c daemon/reload.c daemon/watchdog.c daemon/lifecycle.c \
         daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c daemon/side.c daemon/side_offer.c \
         daemon/loop_thread.c
 # chunkkvd: tenants, sessions, requests

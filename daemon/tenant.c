@@ -5,8 +5,9 @@
  * pays for and holds a reference to the tenant, so a tenant lives exactly as
  * long as something of it does.
  *
- * Limits here are fixed maxima for each slot.  What is not done here: dynamic
- * shares between tenants, and time on the device.
+ * Limits here are maxima for each slot, the same for every tenant.  One that
+ * falls below what a tenant holds takes nothing away, it only gives no more.
+ * What is not done here: dynamic shares between tenants, and time on the device.
  */
 #include "daemon/tenant.h"
 
@@ -22,10 +23,18 @@ static void set_limits(struct ckv_tenant *tenant) {
         tenant->limit[CKV_SLOT_CONNECTIONS] = options->connections;
         tenant->limit[CKV_SLOT_SESSIONS] = options->sessions;
         tenant->limit[CKV_SLOT_REGIONS] = options->regions;
-        tenant->limit[CKV_SLOT_MAPPED_BYTES] = options->mapped_bytes;
+        tenant->limit[CKV_SLOT_MAPPED_BYTES] = tenant->daemon->mapped_bytes;
         tenant->limit[CKV_SLOT_REQUESTS] = options->in_flight;
         tenant->limit[CKV_SLOT_QUEUED_BYTES] = options->queued_bytes;
         tenant->limit[CKV_SLOT_FDS] = options->fds;
+}
+
+void ckv_tenants_set_limits(struct ckv_daemon *daemon) {
+        struct ckv_tenant *tenant, *next;
+
+        ckv_assert_loop_thread();
+        HASH_ITER(hh, daemon->tenants, tenant, next)
+                set_limits(tenant);
 }
 
 int ckv_tenant_ref(struct ckv_daemon *daemon, uint32_t uid, struct ckv_tenant **ret_tenant) {

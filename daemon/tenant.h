@@ -43,6 +43,9 @@ int ckv_tenant_ref(struct ckv_daemon *daemon, uint32_t uid, struct ckv_tenant **
 /* ckv_tenant_unref() - give a reference back; the last one frees, and asserts that all slots are empty. Return: NULL. */
 struct ckv_tenant *ckv_tenant_unref(struct ckv_tenant *tenant);
 
+/* ckv_tenants_set_limits() - the limits in force, which have changed, to all tenants there are */
+void ckv_tenants_set_limits(struct ckv_daemon *daemon);
+
 /**
  * ckv_charge_init() - take @amount of @slot from a tenant
  * @charge: zeroed or deinitialised before

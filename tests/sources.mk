@@ -148,3 +148,10 @@ test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c da
 test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
 test_reply_bounds_LIBS := kernels proto ipc base
 test_reply_bounds_LDLIBS := $(CHECK_LDLIBS) -lsystemd -lprotobuf-c
+
+# what the daemon does for its service manager
+TESTS += test_service
+test_service_SOURCES := tests/test_service.c tests/support_files.c daemon/watchdog.c daemon/reload.c daemon/memory_limit.c \
+        daemon/tenant.c daemon/loop_thread.c
+test_service_LIBS := base
+test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd

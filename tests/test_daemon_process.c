@@ -127,10 +127,38 @@ END_TEST
 
 START_TEST(interrupt_is_an_orderly_end_too) {
         spawn_ready();
-        ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
         ck_assert_int_eq(kill(daemon_.pid, SIGINT), 0);
         ck_assert_int_eq(support_daemon_wait(&daemon_), 0);
+}
+END_TEST
+
+START_TEST(reload_is_announced_and_ended) {
+        spawn_ready();
+        for (int i = 0; i < 3; i++) {
+                ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
+                support_daemon_await(&daemon_, "RELOADING=1\nMONOTONIC_USEC=");
+                support_daemon_await(&daemon_, "READY=1");
+        }
+        ck_assert(support_daemon_logged(&daemon_, "RELOADED"));
+        ck_assert(!support_daemon_logged(&daemon_, "SIGNAL_IGNORED"));
+        ck_assert_int_eq(kill(daemon_.pid, SIGTERM), 0);
+        ck_assert_int_eq(support_daemon_wait(&daemon_), 0);
+}
+END_TEST
+
+START_TEST(reload_before_ready_announces_nothing) {
+        /* a gate that never answers keeps the daemon starting */
+        static const char *const args[] = { "--gate", "/bin/cat", NULL };
+
+        support_daemon_spawn(&daemon_, args, NULL, 0);
+        for (int i = 0; i < 500 && !support_daemon_logged(&daemon_, "SIGNAL_IGNORED"); i++) {
+                /* until its handler is there, SIGHUP would end it; it is blocked first of all, long before the first line */
+                if (support_daemon_logged(&daemon_, "STARTING"))
+                        ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
+                (void)poll(NULL, 0, 5);
+        }
         ck_assert(support_daemon_logged(&daemon_, "SIGNAL_IGNORED"));
+        ck_assert(!support_daemon_logged(&daemon_, "RELOADED"));
 }
 END_TEST
 
@@ -374,6 +402,8 @@ int main(void) {
         tcase_set_timeout(tcase, 60);
         tcase_add_test(tcase, starts_and_ends_clean);
         tcase_add_test(tcase, interrupt_is_an_orderly_end_too);
+        tcase_add_test(tcase, reload_is_announced_and_ended);
+        tcase_add_test(tcase, reload_before_ready_announces_nothing);
         tcase_add_test(tcase, second_daemon_is_refused);
         tcase_add_test(tcase, killed_daemon_leaves_what_the_next_one_replaces);
         tcase_add_test(tcase, foreign_file_is_left_alone);
