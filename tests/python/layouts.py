@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,10 @@ def offsets(plane: chunkkv.Plane, layer: int, group: chunkkv.LayerGroup) -> NDAr
             + np.arange(group.num_blocks, dtype=np.int64)[:, None, None, None] * plane.block_stride
             + at(plane.token, group.tokens_per_block)[:, None, None]
             + np.arange(group.kv_heads, dtype=np.int64)[:, None] * plane.head_stride + at(plane.dim, dims))
+
+
+def places(plane: chunkkv.Plane, layer: int, group: chunkkv.LayerGroup, blocks: NDArray[np.int64],
+           tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Byte offsets of the elements of some rows: [rows][heads][dimensions]."""
+    inside = offsets(plane, layer, replace(group, num_blocks=1))[0]
+    return inside[tokens] + (blocks * plane.block_stride)[:, None, None]

@@ -212,14 +212,19 @@ def raw_tolerance(q: F32, k: F32, v: F32 | None, p: Params) -> float:
     return RTOL_RAW * float(t.max()) * (p.c if p.how("unit_reduce") == "sum" else 1)
 
 
-def budget_rows(length: int, p: Params) -> int:
-    """S6, integers only."""
+def asked_rows(length: int, p: Params) -> int:
+    """B0 of S6."""
     bounds = []
     if p.keep_ratio is not None:
         bounds.append(length * p.keep_ratio // MILLION)
     if p.max_tokens is not None:
         bounds.append(p.max_tokens)
-    b = -(-min(bounds) // p.align) * p.align
+    return min(bounds)
+
+
+def budget_rows(length: int, p: Params) -> int:
+    """B of S6, integers only."""
+    b = -(-asked_rows(length, p) // p.align) * p.align
     return max(1, b if p.max_tokens is None else min(b, p.max_tokens))
 
 
@@ -325,13 +330,13 @@ def select_paper(t: F64 | None, length: int, p: Params) -> Plan:
     everything = np.arange(length)
     if length == 0:
         return Plan(everything, "empty")
-    most = budget_rows(length, p)
+    most = asked_rows(length, p)
     if most >= length:
         return Plan(everything, "fits", most)
-    if most < p.w:
-        raise Refused("INVALID_ARGUMENT")
     if length <= p.w or length < p.c:
         raise Refused("UNSUPPORTED")
+    if most < p.w:
+        raise Refused("INVALID_ARGUMENT")
     assert t is not None
     unit_of_row = everything // p.c
     scores = scores_of_units(t, unit_of_row, p)
@@ -390,7 +395,7 @@ def plan_layers(layers: Sequence[Layer], p: Params, pos: Rows | None = None) -> 
         if p.profile == "kvpress" and (length <= p.w or length < p.c):
             raise Refused("UNSUPPORTED")
         if p.profile == "paper":
-            if length == 0 or budget_rows(length, p) >= length or budget_rows(length, p) < p.w or length < p.c:
+            if length <= p.w or length < p.c or not p.w <= asked_rows(length, p) < length:
                 return [select_paper(None, length, p)] * len(layers)
             return [with_tolerance(select_paper(row_scores(x.q, x.k, x.v, p, pos), length, p), x, p) for x in layers]
         return [with_tolerance(select_kvpress(row_scores(x.q, x.k, x.v, p, pos), length, p), x, p) for x in layers]

@@ -231,7 +231,8 @@ class Client:
         """Copy the kept rows in order to `destination` (a table); the source is never written.
 
         Further arguments as compress().  The destination needs room for all kept rows, in blocks that the source does
-        not use.  After an error the destination may hold anything.
+        not use.  Where nothing is to be dropped (`kept_all` says why), nothing is copied: go on with the source.  After
+        an error the destination may hold anything.
         """
         return self._compress(Mode.COPY_OUT, cache, **request)
 

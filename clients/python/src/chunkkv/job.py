@@ -180,9 +180,11 @@ class GroupJob:
         """The wire's message; InvalidArgument names what it cannot hold.  Scores must be in a region."""
         if self.keep_ratio is None and self.max_tokens is None and self.keep is None:
             raise invalid(f"{path}.keep_ratio", "one of keep_ratio, max_tokens and keep is needed")
-        message = pb.GroupJob(table=table_of(self.table).to_message(f"{path}.table"),
-                              score_kind=getattr(pb, f"SCORE_{self.score_kind.upper()}"))
-        if self.destination is not None:
+        message = pb.GroupJob(score_kind=getattr(pb, f"SCORE_{self.score_kind.upper()}"))
+        # no rows: a sequence without a table, which is legal
+        if self.rows:
+            message.table.CopyFrom(table_of(self.table).to_message(f"{path}.table"))
+        if self.rows and self.destination is not None:
             message.destination.CopyFrom(table_of(self.destination).to_message(f"{path}.destination"))
         policies = [self.policy] if isinstance(self.policy, Policy) else self.policy
         message.policies.extend(policy.to_message() for policy in policies)
