@@ -19,7 +19,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum table_form { TABLE_BLOCKS = 1, TABLE_BLOCK_RUNS = 2, TABLE_TOKENS = 3, TABLE_TOKEN_RUNS = 4 };    /* TableForm */
+enum table_form { TABLE_NONE = 0, TABLE_BLOCKS = 1, TABLE_BLOCK_RUNS = 2, TABLE_TOKENS = 3, TABLE_TOKEN_RUNS = 4 };    /* TableForm */
 
 /* One table on its way from the request to the job. */
 struct table {
@@ -99,6 +99,8 @@ static bool read_table(struct ckv_request *request, struct table *t, struct ckv_
         _cleanup_free_ uint32_t *words = NULL;
         uint64_t count;
 
+        if (t->form == TABLE_NONE && t->most == 0)
+                return true;    /* no rows, no table */
         if (t->form < TABLE_BLOCKS || t->form > TABLE_TOKEN_RUNS)
                 return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->form_field, CKV_D_ENUM, t->form, 0, 0);
         if (!fetch(request, t, &words, &count, status))
