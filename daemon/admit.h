@@ -47,6 +47,9 @@ bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group 
 /* admit_queries.c: where the window queries of all groups lie */
 bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_parts *parts, struct ckv_record_status *ret_status);
 
+/* ckv_prefix_rows() - admit_policy.c: protect_prefix in whole blocks of the group's cache, at most all its rows */
+uint32_t ckv_prefix_rows(const struct ckv_request *request, const struct ckv_record_group *group);
+
 /* ckv_policy_to_record() - admit_policy.c: a resolved policy as the answer shows it */
 void ckv_policy_to_record(const struct ckv_policy *policy, struct ckv_record_policy *ret_record);
 

@@ -16,8 +16,13 @@
 
 #include <string.h>
 
+/* keeps_prefix() - protect_prefix: nothing in front of its end may be dropped, or what follows would move into it */
+static bool keeps_prefix(const uint32_t *words, uint32_t count, uint32_t prefix) {
+        return prefix == 0 || (count > 1 && words[0] == 0 && words[1] >= prefix);
+}
+
 /* take_given() - the kept set of all layers of a group, from runs */
-static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint32_t count, uint32_t index,
+static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint32_t count, uint32_t prefix, uint32_t index,
                        struct ckv_record_status *status) {
         uint32_t rows = group->selection.rows, row = 0, first, length, dst = 0;
         uint64_t kept, end;
@@ -30,6 +35,9 @@ static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint3
                 return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_AT_LEAST, 1, 0, 0);
         if (r)
                 return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_RUNS_PAST_END, rows, 0, 0);
+        if (!keeps_prefix(words, count, prefix))
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_PREFIX_DROPPED,
+                                     prefix, 0, 0);
         group->given = true;
         group->kept = calloc(1, sizeof(*group->kept));
         if (!group->kept)
@@ -50,6 +58,7 @@ static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint3
 /* take_scores_in() - a private copy */
 static bool take_scores_in(struct ckv_request *request, struct ckv_job_group *group, const struct ckv_record_slice *slice,
                            uint32_t index, struct ckv_record_status *status) {
+        const struct ckv_tenant *tenant = request->session->tenant;
         struct ckv_region *region;
         uint8_t *address;
 
@@ -60,6 +69,9 @@ static bool take_scores_in(struct ckv_request *request, struct ckv_job_group *gr
         if (slice->size % sizeof(float) || slice->size > (uint64_t)group->layer_count * group->selection.rows * sizeof(float))
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORES_IN, index, 0, CKV_D_SCORES_SIZE,
                                      (uint64_t)group->layer_count * group->selection.rows * sizeof(float), slice->size, 0);
+        /* charged with the rest of the request at its end; what could never be paid for is not copied in the first place */
+        if (slice->size > tenant->limit[CKV_SLOT_QUEUED_BYTES])
+                return ckv_refuse_quota(status, tenant, CKV_SLOT_QUEUED_BYTES, slice->size, CKV_F_GROUP_SCORES_IN);
         group->scores.in = malloc(slice->size + sizeof(float));
         if (!group->scores.in)
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
@@ -96,7 +108,8 @@ bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group 
                 if (in || out)
                         return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, in ? CKV_F_GROUP_SCORES_IN : CKV_F_GROUP_SCORES_OUT,
                                              index, 0, CKV_D_NOT_USED, 0, 0, 0);
-                return take_given(job_group, words->given_runs, group->given_run_count, index, ret_status);
+                return take_given(job_group, words->given_runs, group->given_run_count, ckv_prefix_rows(request, group), index,
+                                  ret_status);
         }
         if (group->score_kind > 1)
                 return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ENUM,

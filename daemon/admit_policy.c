@@ -122,10 +122,18 @@ static bool take_positions(struct ckv_selection *selection, const uint32_t *runs
         return true;
 }
 
-/* take_spans() - protected positions; protect_prefix becomes one more, over whole blocks of rows */
-static bool take_spans(struct ckv_selection *selection, const struct ckv_record_group *group, const uint32_t *words,
-                       uint32_t tokens_per_block, uint32_t index, struct ckv_record_status *status) {
-        uint32_t count = group->span_count, prefix = 0;
+uint32_t ckv_prefix_rows(const struct ckv_request *request, const struct ckv_record_group *group) {
+        uint64_t block = request->cache->groups[group->group].tokens_per_block;
+        uint64_t whole = (group->protect_prefix + block - 1) / block * block;
+
+        return (uint32_t)CKV_MIN(whole, group->physical_len);
+}
+
+/* take_spans() - protected positions; protect_prefix becomes one more, over @prefix rows */
+static bool take_spans(struct ckv_selection *selection, const struct ckv_record_group *group, const uint32_t *words, uint32_t prefix,
+                       uint32_t index, struct ckv_record_status *status) {
+        uint32_t count = group->span_count;
+        struct ckv_policy_fault fault;
         struct ckv_span *spans;
 
         if (count > CKV_LIMIT_SPANS)
@@ -134,11 +142,10 @@ static bool take_spans(struct ckv_selection *selection, const struct ckv_record_
         if (group->protect_prefix > selection->rows)
                 return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT_PREFIX, index, 0, CKV_D_AT_MOST,
                                      selection->rows, group->protect_prefix, 0);
-        if (group->protect_prefix) {
-                uint64_t whole = ((uint64_t)group->protect_prefix + tokens_per_block - 1) / tokens_per_block * tokens_per_block;
-
-                prefix = (uint32_t)CKV_MIN(whole, selection->rows);
-        }
+        /* these profiles protect nothing: a prefix that others share would be overwritten */
+        if (!group->given_run_count && !ckv_policy_check_spans(selection->policy, count > 0 || prefix > 0, &fault))
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, count > 0 ? CKV_F_GROUP_PROTECT : CKV_F_GROUP_PROTECT_PREFIX,
+                                     index, 0, CKV_D_PROFILE_FIXES, (uint64_t)selection->policy->profile, 0, 0);
         spans = calloc((size_t)count + 1, sizeof(*spans));
         if (!spans)
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
@@ -223,6 +230,6 @@ bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group
         if (group->position_run_count &&
             !take_positions(selection, words->position_runs, group->position_run_count, request->logical_len, index, ret_status))
                 return false;
-        return take_spans(selection, group, words->spans, request->cache->groups[group->group].tokens_per_block, index, ret_status) &&
+        return take_spans(selection, group, words->spans, ckv_prefix_rows(request, group), index, ret_status) &&
                take_chunk_lengths(selection, &job_group->policy, words->chunk_lengths, group->chunk_length_count, index, ret_status);
 }

@@ -87,7 +87,8 @@ static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struc
                 const struct ckv_job_group *group = &request->job->groups[i];
 
                 bytes += (uint64_t)group->selection.rows * (group->selection.positions ? 8 : 4) +
-                         (uint64_t)group->layer_count * sizeof(*group->layers);
+                         (uint64_t)group->layer_count * sizeof(*group->layers) + group->scores.in_count * sizeof(float) +
+                         (group->destination.entries ? (uint64_t)group->selection.rows * 4 : 0);
         }
         if (ckv_charge_init(&request->bytes_charge, tenant, CKV_SLOT_QUEUED_BYTES, bytes))
                 return ckv_refuse_quota(status, tenant, CKV_SLOT_QUEUED_BYTES, bytes, CKV_F_NONE);

@@ -155,3 +155,11 @@ test_service_SOURCES := tests/test_service.c tests/support_files.c daemon/watchd
         daemon/tenant.c daemon/loop_thread.c
 test_service_LIBS := base
 test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
+CORE_TESTS := test_admit test_admit_tables test_admit_queries test_cache
+TESTS += $(CORE_TESTS)
+define core_test
+$(1)_SOURCES := tests/$(1).c tests/support_random.c $$(CORE_SOURCES)
+$(1)_LIBS := kernels proto ipc base
+$(1)_LDLIBS := $$(CHECK_LDLIBS) -lsystemd
+endef
+$(foreach t,$(CORE_TESTS),$(eval $(call core_test,$(t))))

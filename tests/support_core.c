@@ -29,8 +29,8 @@ void ckv_engine_submit(struct ckv_daemon *daemon, struct ckv_job *job) {
         submitted = job;
 }
 
-int ckv_gate_link_send(struct ckv_gate_link *link, uint64_t incarnation, const struct ckv_record *record, const void *attachment,
-                       size_t bytes) {
+int ckv_gate_link_send(struct ckv_gate_link *link, uint64_t incarnation, const struct ckv_record *record,
+                       const void *attachment, size_t bytes) {
         (void)link;
         (void)incarnation;
         ck_assert_uint_le(bytes, CKV_ATTACHMENT_MAX_BYTES);
@@ -50,7 +50,8 @@ uint64_t ckv_capabilities(void) {
         return 0;
 }
 
-bool ckv_side_take(struct ckv_side_conn *conn, const uint8_t token[static 16], int *ret_fd, uint32_t *ret_kind, uint64_t *ret_size) {
+bool ckv_side_take(struct ckv_side_conn *conn, const uint8_t token[static 16], int *ret_fd, uint32_t *ret_kind,
+                   uint64_t *ret_size) {
         (void)conn;
         (void)token;
         (void)ret_fd;
@@ -72,7 +73,10 @@ static void make_regions(struct core *core) {
                 struct ckv_region *region = &core->regions[i];
 
                 *region = (struct ckv_region){
-                        .session = &core->session, .id = i + 1, .fd = fd, .writable = i + 1 == CORE_WRITABLE,
+                        .session = &core->session,
+                        .id = i + 1,
+                        .fd = fd,
+                        .writable = i + 1 == CORE_WRITABLE,
                         .mapping = { .base = core->memory, .size = core->bytes },
                 };
                 HASH_ADD(hh, core->session.regions, id, sizeof(region->id), region);
@@ -94,7 +98,8 @@ static void register_cache(struct core *core) {
         } parts;
         uint32_t planes_each = shape->latent ? 1 : 2, head = shape->dims * (uint32_t)sizeof(float);
         uint8_t *attachment = malloc(sizeof(parts)), *at = attachment;
-        struct ckv_record record = { .body.cache = { .group_count = shape->groups, .plane_count = shape->groups * planes_each,
+        struct ckv_record record = { .body.cache = { .group_count = shape->groups,
+                                                     .plane_count = shape->groups * planes_each,
                                                      .layer_word_count = shape->groups * shape->layers } };
         struct ckv_record_status status;
 
@@ -104,22 +109,33 @@ static void register_cache(struct core *core) {
                 parts.layers[i] = i;
         for (uint32_t i = 0; i < shape->groups; i++)
                 parts.groups[i] = (struct ckv_record_cache_group){
-                        .layer_count = shape->layers, .kv_heads = shape->kv_heads, .q_heads = shape->q_heads, .head_dim_k = shape->dims,
-                        .head_dim_v = shape->latent ? 0 : shape->dims, .tokens_per_block = shape->tokens_per_block,
+                        .layer_count = shape->layers,
+                        .kv_heads = shape->kv_heads,
+                        .q_heads = shape->q_heads,
+                        .head_dim_k = shape->dims,
+                        .head_dim_v = shape->latent ? 0 : shape->dims,
+                        .tokens_per_block = shape->tokens_per_block,
                         .num_blocks = shape->num_blocks,
                 };
         for (uint32_t i = 0; i < shape->groups * planes_each; i++)
                 parts.planes[i] = (struct ckv_record_plane){
-                        .kind = (uint16_t)(shape->latent ? 3 : 1 + i % 2), .dtype = CKV_DTYPE_F32,
-                        .layer_first = i / planes_each * shape->layers, .layer_count = shape->layers, .region_id = CORE_WRITABLE,
-                        .offset = i * shape->layers * plane_bytes(shape), .layer_stride = plane_bytes(shape),
-                        .block_stride = plane_bytes(shape) / shape->num_blocks, .head_stride = head,
-                        .token_outer = head * shape->kv_heads, .dim_outer = sizeof(float),
+                        .kind = (uint16_t)(shape->latent ? 3 : 1 + i % 2),
+                        .dtype = CKV_DTYPE_F32,
+                        .layer_first = i / planes_each * shape->layers,
+                        .layer_count = shape->layers,
+                        .region_id = CORE_WRITABLE,
+                        .offset = i * shape->layers * plane_bytes(shape),
+                        .layer_stride = plane_bytes(shape),
+                        .block_stride = plane_bytes(shape) / shape->num_blocks,
+                        .head_stride = head,
+                        .token_outer = head * shape->kv_heads,
+                        .dim_outer = sizeof(float),
                 };
         at = mempcpy(at, parts.groups, shape->groups * sizeof(parts.groups[0]));
         at = mempcpy(at, parts.planes, shape->groups * planes_each * sizeof(parts.planes[0]));
         at = mempcpy(at, parts.layers, shape->groups * shape->layers * sizeof(parts.layers[0]));
-        if (!ckv_cache_register(&core->session, &record, attachment, (uint32_t)(at - attachment), &status, &core->cache))
+        if (!ckv_cache_register(&core->session, &record, attachment, (uint32_t)(at - attachment), &status,
+                                &core->cache))
                 ck_abort_msg("cache refused: code %u, field %u, detail %u", status.code, status.field, status.detail);
         free(attachment);
 }
@@ -128,12 +144,14 @@ void core_init(struct core *core, const struct core_shape *shape) {
         uint64_t planes = (uint64_t)shape->groups * shape->layers * (shape->latent ? 1 : 2) * plane_bytes(shape);
         uint64_t queries = (uint64_t)shape->groups * shape->layers * shape->q_heads * 32 * shape->dims * sizeof(float);
 
-        *core = (struct core){ .shape = *shape, .queries_at = planes, .spare_at = planes + queries,
+        *core = (struct core){ .shape = *shape,
+                               .queries_at = planes,
+                               .spare_at = planes + queries,
                                .bytes = planes + queries + CORE_SPARE_BYTES };
         ckv_options_init(&core->options);
         core->daemon.options = &core->options;
         core->endpoint.daemon = &core->daemon;
-        core->endpoint.link = (struct ckv_gate_link *)&core->endpoint;     /* never looked into */
+        core->endpoint.link = (struct ckv_gate_link *)&core->endpoint; /* never looked into */
         core->session.daemon = &core->daemon;
         core->session.endpoint = &core->endpoint;
         ck_assert_int_eq(ckv_tenant_ref(&core->daemon, 1000, &core->session.tenant), 0);
@@ -173,14 +191,28 @@ void core_ask(const struct core *core, struct core_ask *ret_ask, uint32_t rows) 
         for (uint32_t i = 0; i < CKV_ARRAY_SIZE(ret_ask->ids); i++)
                 ret_ask->ids[i] = i;
         ret_ask->body = (struct ckv_record_compress){
-                .cache_id = core->cache->id, .mode = CKV_MODE_PLAN, .logical_len = rows, .group_count = shape->groups,
-                .policy_count = shape->groups, .query_dtype = CKV_DTYPE_F32, .query_rows = 32, .has_queries = 1,
-                .query_layer_stride = shape->q_heads * 32 * row, .query_head_stride = 32 * row, .query_row_stride = row,
-                .queries = { .region_id = CORE_WRITABLE, .offset = core->queries_at, .size = core->spare_at - core->queries_at },
+                .cache_id = core->cache->id,
+                .mode = CKV_MODE_PLAN,
+                .logical_len = rows,
+                .group_count = shape->groups,
+                .policy_count = shape->groups,
+                .query_dtype = CKV_DTYPE_F32,
+                .query_rows = 32,
+                .has_queries = 1,
+                .query_layer_stride = shape->q_heads * 32 * row,
+                .query_head_stride = 32 * row,
+                .query_row_stride = row,
+                .queries = { .region_id = CORE_WRITABLE,
+                             .offset = core->queries_at,
+                             .size = core->spare_at - core->queries_at },
         };
         for (uint32_t i = 0; i < shape->groups; i++) {
                 ret_ask->groups[i] = (struct ckv_record_group){
-                        .group = i, .physical_len = rows, .table_form = 1, .policy_count = 1, .keep_ratio = 500000,
+                        .group = i,
+                        .physical_len = rows,
+                        .table_form = 1,
+                        .policy_count = 1,
+                        .keep_ratio = 500000,
                         .table_count = (rows + shape->tokens_per_block - 1) / shape->tokens_per_block,
                 };
                 ret_ask->words[i].table = ret_ask->ids;
@@ -194,7 +226,8 @@ static uint8_t *add(uint8_t *at, const void *from, uint64_t bytes) {
 }
 
 bool core_start(struct core *core, const struct core_ask *ask, struct ckv_record_status *ret_status) {
-        struct ckv_record record = { .head = { .type = CKV_RECORD_COMPRESS, .deadline_ns = ckv_now_nsec() + 60 * CKV_NSEC_PER_SEC },
+        struct ckv_record record = { .head = { .type = CKV_RECORD_COMPRESS,
+                                               .deadline_ns = ckv_now_nsec() + 60 * CKV_NSEC_PER_SEC },
                                      .body.compress = ask->body };
         const struct ckv_route route = { .endpoint = &core->endpoint };
         uint8_t *attachment = malloc(CKV_ATTACHMENT_MAX_BYTES), *at = attachment, *words;
@@ -220,7 +253,8 @@ bool core_start(struct core *core, const struct core_ask *ask, struct ckv_record
         record.body.compress.word_count = (uint32_t)((size_t)(at - words) / sizeof(uint32_t));
         ck_assert_int_eq(ckv_window_enter(&core->session.window, ++core->last_id, 0, &entry), 0);
         ckv_status_set(ret_status, CKV_CODE_OK, CKV_F_NONE, CKV_D_NONE, 0, 0, 0);
-        started = ckv_request_start(&core->session, &route, &record, attachment, (uint32_t)(at - attachment), entry, ret_status);
+        started = ckv_request_start(&core->session, &route, &record, attachment, (uint32_t)(at - attachment), entry,
+                                    ret_status);
         free(attachment);
         if (!started) {
                 ckv_window_forget(entry);
@@ -260,10 +294,12 @@ const struct ckv_record_status *core_run(struct core *core, const struct core_as
         return &core->answer.record.body.result.status;
 }
 
-void core_refused(struct core *core, const struct core_ask *ask, enum ckv_code code, enum ckv_field field, enum ckv_detail detail) {
+void core_refused(struct core *core, const struct core_ask *ask, enum ckv_code code, enum ckv_field field,
+                  enum ckv_detail detail) {
         struct ckv_record_status status;
 
         ck_assert_msg(!core_start(core, ask, &status), "admitted, not refused with code %u", code);
         ck_assert_msg(status.code == code && status.field == field && status.detail == detail,
-                      "code %u, field %u, detail %u instead of %u, %u, %u", status.code, status.field, status.detail, code, field, detail);
+                      "code %u, field %u, detail %u instead of %u, %u, %u", status.code, status.field, status.detail,
+                      code, field, detail);
 }
