@@ -2,8 +2,8 @@
 
 A DEALER with IMMEDIATE (nothing is queued while nobody listens: a request executed after its caller gave up
 would be corruption), LINGER 0 and no identity.  Requests that stay unanswered are repeated with the same
-bytes, which the daemon executes at most once: after a quarter of the time left, and at once when the
-connection was lost.  The core's pidfd is polled beside the socket.
+bytes, which the daemon executes at most once: after a quarter of the time left, and at once when a lost
+connection is there again.  The core's pidfd is polled beside the socket.
 
 This knows bytes, ids and time; what the messages mean, the client knows.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import zmq
 from google.protobuf.message import DecodeError
+from zmq.utils.monitor import recv_monitor_message
 
 from ._pb import chunkkv_pb2 as pb
 
@@ -82,7 +83,8 @@ class Channel:
                               (zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS), (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
                               (zmq.MAXMSGSIZE, MOST_ANSWER_BYTES)):
             self._socket.setsockopt(option, value)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._lost = False
         self._death = select.poll()
         self._poller = zmq.Poller()
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -120,8 +122,7 @@ class Channel:
             wake_ns = until_ns if blocked else min(until_ns, *(item.due_ns for item in waiting))
             self._poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if blocked else 0))
             events = dict(self._poller.poll(max(0, -(-(wake_ns - now) // 1_000_000))))
-            if self._monitor in events:
-                self._drain_monitor()
+            if self._monitor in events and self._came_back():
                 for item in waiting:  # its answer went with the connection
                     item.due_ns = 0
 
@@ -163,9 +164,19 @@ class Channel:
                 if response.request_id in (item.request_id, 0):
                     return item, response
 
-    def _drain_monitor(self) -> None:
+    def _came_back(self) -> bool:
+        """Was the connection lost, and is it there again?
+
+        The loss alone is no reason to send: for a moment the socket still takes messages for the connection that
+        is gone, and drops them.
+        """
+        back = False
         while True:
             try:
-                self._monitor.recv_multipart(zmq.DONTWAIT)
+                event = recv_monitor_message(self._monitor, zmq.DONTWAIT)
             except zmq.Again:
-                return
+                return back
+            if event["event"] == zmq.Event.DISCONNECTED:
+                self._lost = True
+            elif self._lost:
+                self._lost, back = False, True
