@@ -59,7 +59,7 @@ class Problem:
         self.q_heads = self.heads * int(rng.integers(1, 8))
         self.layers = int(rng.integers(1, 5))
         self.dim = int(rng.choice([16, 32] if self.engine == "vllm-cpu-amx" else [8, 16, 24, 64]))
-        self.length = int(rng.integers(1, 400)) if rng.random() < 0.9 else int(rng.integers(0, 30))
+        self.length = int(rng.integers(40, 450)) if rng.random() < 0.85 else int(rng.integers(0, 60))
         self.tokens = {"sglang": 1, "vllm-cpu-amx": 32}.get(self.engine) or int(rng.choice([4, 16, 33, 128]))
         self.params = self._params()
         self.positions = self._positions()
@@ -75,20 +75,20 @@ class Problem:
             return str(rng.choice(values))
 
         profile = str(rng.choice(["default", "retrieval", "paper", "kvpress"], p=[0.55, 0.15, 0.15, 0.15]))
-        p = Params(profile=profile, keep_ratio=int(rng.integers(20_000, 1_000_001)),
+        p = Params(profile=profile, keep_ratio=int(rng.integers(150_000, 1_000_001)),
                    window=maybe(int(rng.choice([1, 4, 8, 16, 32, 64])), 0.8),
                    chunk=maybe(int(rng.choice([1, 3, 5, 10, 16, 20, 40])), 0.8),
                    pool=maybe(one_of("none", "avg", "max")), pool_size=maybe(int(rng.choice([1, 3, 5, 7, 13]))))
         if profile == "kvpress":
             return p
         if rng.random() < 0.3:
-            p = replace(p, max_tokens=int(rng.integers(1, 300)), keep_ratio=maybe(p.keep_ratio))
+            p = replace(p, max_tokens=int(rng.integers(20, 300)), keep_ratio=maybe(p.keep_ratio))
         if profile == "paper":
             return replace(p, scorer=maybe(one_of("window", "raw_qk")), join=one_of("cut", "union"))
         return replace(
             p, scorer=maybe(one_of("window", "raw_qk"), 0.2), selector=one_of("chunk", "chunk", "token", "chunk_at"),
             sinks=maybe(int(rng.integers(0, 20))), recent=maybe(int(rng.integers(0, 40))),
-            min_tokens=maybe(int(rng.integers(0, 100))), align=int(rng.choice([1, 1, 16])),
+            min_tokens=maybe(int(rng.integers(0, 70))), align=int(rng.choice([1, 1, 16])),
             tight=one_of("raise", "raise", "refuse"), fill=one_of("lead", "best", "none"),
             norm=maybe(one_of("sum", "mean", "seen"), 0.3), heads=maybe(one_of("sum", "max"), 0.4),
             group_heads=maybe(one_of("sum", "mean", "max"), 0.4),

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 import chunkkv
-from chunkkv import side, wire
+from chunkkv import exchange, ranges, side, wire
 from chunkkv._pb import chunkkv_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -331,6 +331,63 @@ def test_table_inline_or_in_a_region() -> None:
                 chunkkv.Table(wrong).to_message("t")  # type: ignore[arg-type]
         with pytest.raises(chunkkv.InvalidArgument, match="region"):
             region_of(memory).slice(4000, 100)
+
+
+def test_table_in_runs_only_where_that_is_shorter() -> None:
+    blocks = chunkkv.Table([7, 8, 9, 3, 4, 0, 1, 2, 5]).in_runs("t")
+    assert (blocks.form, list(blocks.entries)) == ("block_runs", [7, 3, 3, 2, 0, 3, 5, 1])  # type: ignore[arg-type]
+    assert chunkkv.Table(range(100), "tokens").in_runs("t").form == "token_runs"
+    for same in (chunkkv.Table([1, 3, 5, 6]), chunkkv.Table([0, 4], "block_runs"), chunkkv.Table([])):
+        assert same.in_runs("t") is same
+
+
+def test_positions_of_kept_rows() -> None:
+    assert ranges.positions_of([(0, 2), (3, 5)], None) == [(0, 2), (3, 5)]
+    assert ranges.positions_of([(0, 2), (3, 5)], [(0, 4), (10, 14)]) == [(0, 2), (3, 4), (10, 11)]
+    assert ranges.positions_of([(2, 4)], [(0, 3), (3, 6)]) == [(2, 4)]
+    assert ranges.positions_of([], [(0, 3)]) == []
+
+
+@pytest.mark.parametrize(("given", "most"), [
+    ({"keep": [(0, 3), (5, 7)]}, 2),
+    ({"keep_ratio": 0.5}, 50), ({"keep_ratio": 0.9}, 10), ({"max_tokens": 30}, 3),
+    ({"keep_ratio": 0.5, "policy": chunkkv.Policy(profile="kvpress")}, 25),
+    ({"keep_ratio": 0.5, "policy": chunkkv.Policy(selector="token")}, 500),
+    ({"keep_ratio": 0.5, "positions": [(5, 1005)]}, 500)])
+def test_most_runs_of_a_set(given: dict[str, object], most: int) -> None:
+    """The estimate that decides how a reply comes: never below the truth, and not far above it."""
+    bound = exchange.most_runs(chunkkv.GroupJob(rows=1000, table=[0], **given))  # type: ignore[arg-type]
+    assert most <= bound <= most + 12
+
+
+def test_scores_in_a_message_need_a_region() -> None:
+    with pytest.raises(chunkkv.InvalidArgument, match="scores_in"):
+        chunkkv.GroupJob(rows=8, table=[0], keep_ratio=0.5, scores_in=np.ones(8, np.float32)).to_message("j")
+    with pytest.raises(chunkkv.InvalidArgument, match="chunk_lengths"):
+        chunkkv.GroupJob(rows=8, table=[0], keep_ratio=0.5, chunk_lengths=[-1]).to_message("j")
+
+
+def test_no_rows_need_no_table() -> None:
+    assert not chunkkv.GroupJob(rows=0, table=[], keep_ratio=0.5).to_message("j").HasField("table")
+
+
+def test_latent_layout_has_one_plane_and_one_head() -> None:
+    with chunkkv.SharedMemory.allocate(8192) as memory:
+        array = memory.numpy((2, 5, 4, 24), "f32", 256)
+        layout = chunkkv.CacheLayout.of_latent([array], axes="lbtd", q_heads=16, region=region_of(memory))
+        assert layout.groups == (chunkkv.LayerGroup((0, 1), 1, 16, 24, 0, 4, 5),)
+        assert [plane.kind for plane in layout.planes] == [chunkkv.PlaneKind.LATENT]
+        assert layout.planes[0].address(1, 2, 0, 3, 4) == 256 + 4 * (((1 * 5 + 2) * 4 + 3) * 24 + 4)
+
+
+def test_keys_and_values_in_regions_of_their_own() -> None:
+    with chunkkv.SharedMemory.allocate(4096) as one, chunkkv.SharedMemory.allocate(4096) as two:
+        keys, values = one.numpy((16, 2, 8), "f32", 64), two.numpy((2, 8, 16), "f32", 128)
+        other = chunkkv.Region(2, two.size, chunkkv.Access.READ_WRITE, address=two.address)
+        layout = chunkkv.CacheLayout.of_arrays([keys], [values], axes="thd", value_axes="hdt", q_heads=2,
+                                               region=region_of(one), value_region=other)
+        assert [(p.region.id, p.offset) for p in layout.planes] == [(1, 64), (2, 128)]
+        assert (layout.planes[1].token.outer, layout.planes[1].dim.outer) == (4, 64)
 
 
 def test_job_needs_a_budget_and_fitting_positions() -> None:

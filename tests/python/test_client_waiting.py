@@ -100,10 +100,12 @@ def copy_of(response: pb.Response) -> pb.Response:
     return pb.Response.FromString(response.SerializeToString())
 
 
-def compress(client: chunkkv.Client, timeout: float) -> chunkkv.Answer:
-    """An in-place request on a cache that exists in name only."""
-    group = chunkkv.LayerGroup((0,), 1, 1, 8, 8, 8, 1)
+def compress(client: chunkkv.Client, timeout: float, copy: bool = False) -> chunkkv.Answer:
+    """An in-place request, or one that copies, on a cache that exists in name only."""
+    group = chunkkv.LayerGroup((0,), 1, 1, 8, 8, 8, 2)
     cache = chunkkv.Cache(chunkkv.CacheLayout((group,), ()), 1, True, client.session.number)
+    if copy:
+        return client.copy_out(cache, rows=8, table=[0], destination=[1], keep_ratio=0.5, timeout=timeout)
     return client.compress(cache, rows=8, table=[0], keep_ratio=0.5, timeout=timeout)
 
 
@@ -182,13 +184,15 @@ def test_in_place_deadline_of_what_never_arrived_is_clean(gate: FakeGate, client
     assert caught.value.cache == CacheState.CLEAN
 
 
-def test_in_place_refusal_after_a_restart_is_torn(gate: FakeGate, client: chunkkv.Client) -> None:
-    """The first sending may have been executed by the daemon that died; the second came to another."""
+@pytest.mark.parametrize(("copy", "state"), [(False, CacheState.TORN), (True, CacheState.CLEAN)])
+def test_refusal_after_a_restart(gate: FakeGate, client: chunkkv.Client, copy: bool, state: CacheState) -> None:
+    """The first sending may have been executed by the daemon that died, the second came to another: a cache that is
+    written in place is torn, the source of a copy is never written."""
     gate.script = lambda g, r: pb.Response(status=pb.Status(code=pb.CODE_STALE_BOOT)) \
         if len(g.bodies("compress")) == 2 else None
     with pytest.raises(chunkkv.StaleBoot) as caught:
-        compress(client, 2.0)
-    assert caught.value.cache == CacheState.TORN
+        compress(client, 2.0, copy)
+    assert caught.value.cache == state
 
 
 def test_in_place_refusal_of_the_only_sending_is_clean(gate: FakeGate, client: chunkkv.Client) -> None:
@@ -209,8 +213,9 @@ class FakeSide:
         os.close(self.pidfd)
 
 
-@pytest.mark.parametrize(("in_place", "state"), [(True, CacheState.TORN), (False, CacheState.CLEAN)])
-def test_core_death_is_noticed_while_waiting(gate: FakeGate, monkeypatch: pytest.MonkeyPatch, in_place: bool,
+@pytest.mark.parametrize(("what", "state"), [("compress", CacheState.TORN), ("copy_out", CacheState.CLEAN),
+                                             ("ping", CacheState.CLEAN)])
+def test_core_death_is_noticed_while_waiting(gate: FakeGate, monkeypatch: pytest.MonkeyPatch, what: str,
                                              state: CacheState) -> None:
     with subprocess.Popen(["sleep", "60"]) as core:
         monkeypatch.setattr(connection, "SideSocket", lambda endpoint, timeout: FakeSide(core))
@@ -222,7 +227,7 @@ def test_core_death_is_noticed_while_waiting(gate: FakeGate, monkeypatch: pytest
         gate.script = script
         start = time.monotonic()
         with pytest.raises(chunkkv.CoreDied) as caught:
-            compress(client, 60.0) if in_place else client.ping(timeout=60.0)
+            client.ping(timeout=60.0) if what == "ping" else compress(client, 60.0, what == "copy_out")
         assert time.monotonic() - start < 5.0
         assert caught.value.cache == state
         client._connection.close()
