@@ -133,8 +133,8 @@ def _axes_of_head(tiled: bool, kind: PlaneKind, tokens: int, dims: int, dtype: D
     """Axes of tokens and dimensions: keys are (D, N), values (N, D); in tiles, 16 of one by pairs of the other."""
     size = dtype.itemsize
     if not tiled:
-        flat, steep = Axis.stride(size), lambda count: Axis.stride(count * size)
-        return (flat, steep(tokens)) if kind == PlaneKind.K else (steep(dims), flat)
+        near, far = Axis.stride(size), Axis.stride((tokens if kind == PlaneKind.K else dims) * size)
+        return (near, far) if kind == PlaneKind.K else (far, near)
     pair = AMX_PAIR * size
     paired = Axis(AMX_PAIR, AMX_ROWS * pair, size)
 

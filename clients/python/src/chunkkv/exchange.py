@@ -158,7 +158,7 @@ class Exchange:
     @staticmethod
     def _inline(table: Any) -> int:
         """Bytes of a table in the message."""
-        return table.entries.nbytes if isinstance(table, Table) and not isinstance(table.entries, Slice) else 0
+        return table.entries.nbytes if isinstance(table, Table) and isinstance(table.entries, np.ndarray) else 0
 
     @staticmethod
     def _in_runs(table: Table, path: str) -> Table:
