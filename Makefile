@@ -18,7 +18,7 @@ VERSION := 0.1.0
 # ---- settings of each build
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes \
         -Wold-style-definition -Wwrite-strings -Wformat=2 -Wcast-qual -Wconversion -Wno-sign-conversion
-HARDEN := -fno-common -fvisibility=hidden -fstack-protector-strong -fcf-protection
+HARDEN := -fPIC -fno-common -fvisibility=hidden -fstack-protector-strong -fcf-protection
 FORTIFY := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
 OPT_release := -O2 -g $(FORTIFY)
 OPT_debug := -O0 -g
@@ -101,7 +101,8 @@ help:
 	@echo
 	@echo "BUILD=release|debug|ndebug|asan|tsan (now $(BUILD))   WERROR=0|1 (now $(WERROR))   CC, CFLAGS, LDFLAGS, O=build/BUILD"
 
-all: $(patsubst %,$(O)/%,$(PROGRAMS)) $(patsubst %,$(O)/lib%.a,base proto ipc kernels $(EXTRA_LIBRARIES))
+all: $(patsubst %,$(O)/%,$(PROGRAMS)) $(patsubst %,$(O)/lib%.a,base proto ipc kernels $(EXTRA_LIBRARIES)) \
+        $(EXTRA_FILES)
 
 check-programs: all $(patsubst %,$(O)/%,$(TESTS))
 
@@ -129,18 +130,12 @@ lint:
 docs:
 	@tools/table --write
 
-# The archive that is installed holds what libchunkkv needs of ours, so that a program links one library of this project.
 D := $(DESTDIR)$(PREFIX)
-install: all install-units
-	install -d $(D)/bin $(D)/libexec/chunkkv $(D)/include $(D)/lib/pkgconfig $(D)/share/chunkkv
+install: all install-units install-library install-man
+	install -d $(D)/bin $(D)/libexec/chunkkv $(D)/share/chunkkv
 	install -m 755 $(O)/chunkkvd $(O)/chunkkvctl $(D)/bin
 	install -m 755 $(O)/chunkkv-gate $(D)/libexec/chunkkv
-	install -m 644 clients/c/include/chunkkv.h $(D)/include
 	install -m 644 proto/chunkkv.proto $(D)/share/chunkkv
-	printf '%s\n' 'create $(O)/install.a' $(patsubst %,'addlib $(O)/lib%.a',$(chunkkv_LIBS)) save end | $(AR) -M
-	install -m 644 $(O)/install.a $(D)/lib/libchunkkv.a
-	printf '%s\n' 'Name: chunkkv' 'Description: client of chunkkvd' 'Version: $(VERSION)' 'Cflags: -I$(PREFIX)/include' \
-	    'Libs: -L$(PREFIX)/lib -lchunkkv $(chunkkv_LDLIBS)' > $(D)/lib/pkgconfig/chunkkv.pc
 	@echo "not installed by make: the Python client (pip install clients/python)"
 
 # The units name programs by their whole path, and know them as installed below /usr/local.

@@ -15,7 +15,7 @@
  * come as *runs*: lengths in rows dropped, kept, dropped, kept, ..., kept, of
  * which only the first may be 0; chunkkv_runs_next() walks them as ranges.
  *
- * Calls.  Each function returns 0 or a negative errno value, and on failure
+ * Calls.  Each function that can fail returns 0 or a negative errno value, and on failure
  * fills in a struct chunkkv_error if one was passed.  Outputs (ret_*) are
  * written on success only.  Initialise input structs with {0}: a member that
  * is 0 or NULL means what its comment says, or else "not given".
@@ -26,13 +26,21 @@
  *     -ETIMEDOUT   no answer within the timeout
  *     -EOWNERDEAD  the daemon died; the connection is of no more use but to be closed
  *     -EPROTO      the answer does not follow the protocol
- *     -EMSGSIZE    the request is longer than the daemon takes
+ *     -EMSGSIZE    the request is longer than the daemon takes, also with its tables in shared memory
  *     -EINVAL      an argument is wrong in itself; field names it
  *     -ENOMEM      no memory here
  *
- * Threads.  There is no global state.  Different connections may be used by
- * different threads at once, one connection by one thread at a time.  A
- * connection does not survive fork().
+ * Threads.  There is no global state.  A connection may be used by several
+ * threads at once: while one waits for an answer the others may submit, wait
+ * and cancel.  chunkkv_close() comes last.  A connection does not survive fork().
+ *
+ * Sizes.  What would be too long for a message goes through shared memory by
+ * itself: tables first as runs, then in a region of the library's own, which is
+ * registered then and kept for the next time; so do kept sets that would be too
+ * long for an answer.
+ *
+ * Versions.  The shared library is libchunkkv.so.0.  A change that old programs
+ * would not survive, like another member of a struct, makes another number.
  *
  * Not in this version: CUDA memory, control pages (so a daemon that dies while
  * it moves rows leaves a torn cache), hold and Commit.
@@ -79,8 +87,7 @@ enum chunkkv_cache_state {
         CHUNKKV_CACHE_COMMITTED,        /* compressed, whole */
         CHUNKKV_CACHE_TORN,             /* in between for good: do not use it, recompute */
         CHUNKKV_CACHE_TORN_REPAIRABLE,
-        CHUNKKV_CACHE_PENDING,
-                 /* not known: the daemon may still write; leave the memory alone until chunkkv_close() */
+        CHUNKKV_CACHE_PENDING,          /* not known: the daemon may still write; hands off until chunkkv_close() */
 };
 
 enum chunkkv_phase {
@@ -109,8 +116,7 @@ enum chunkkv_mode {
         CHUNKKV_MODE_NONE,
         CHUNKKV_MODE_PLAN,              /* says what would be kept, writes nothing */
         CHUNKKV_MODE_IN_PLACE,          /* moves the kept rows to rows 0 .. n-1 of the same table */
-        CHUNKKV_MODE_COPY_OUT,          /* writes the kept rows to chunkkv_group_job.destination,
-        leaves the source alone */
+        CHUNKKV_MODE_COPY_OUT,          /* writes the kept rows to chunkkv_group_job.destination alone */
 };
 
 enum chunkkv_reply_form {
@@ -152,6 +158,7 @@ enum chunkkv_fill { CHUNKKV_FILL_OF_PROFILE, CHUNKKV_FILL_LEAD, CHUNKKV_FILL_BES
 enum chunkkv_tight { CHUNKKV_TIGHT_OF_PROFILE, CHUNKKV_TIGHT_RAISE, CHUNKKV_TIGHT_REFUSE };
 enum chunkkv_join { CHUNKKV_JOIN_OF_PROFILE, CHUNKKV_JOIN_CUT, CHUNKKV_JOIN_UNION };
 enum chunkkv_window_reduce { CHUNKKV_ROWS_OF_PROFILE, CHUNKKV_ROWS_SUM, CHUNKKV_ROWS_MAX };
+enum chunkkv_score_kind { CHUNKKV_SCORE_UNITS, CHUNKKV_SCORE_ROWS };
 enum chunkkv_layer_reduce { CHUNKKV_LAYER_OF_PROFILE, CHUNKKV_LAYER_SUM, CHUNKKV_LAYER_TOP4 };
 
 /* ---- errors */
@@ -175,6 +182,23 @@ struct chunkkv_error {
  * Return: constant text.
  */
 CHUNKKV_API const char *chunkkv_code_to_string(uint32_t code);
+
+/**
+ * chunkkv_cache_state_to_string() - "COMMITTED"; "?" for a number without a name
+ *
+ * Return: constant text.
+ */
+CHUNKKV_API const char *chunkkv_cache_state_to_string(uint32_t state);
+
+#define CHUNKKV_ERROR_TEXT 400          /* characters that hold any error, the final NUL included */
+
+/**
+ * chunkkv_error_format() - an error as one line for a person, "OUT_OF_RANGE, FIELD: SENTENCE; the cache is CLEAN"
+ * @ret_text: [size] always terminated
+ *
+ * Return: characters of the whole line, as snprintf() counts.
+ */
+CHUNKKV_API size_t chunkkv_error_format(const struct chunkkv_error *error, char *ret_text, size_t size);
 
 /* ---- connection */
 
@@ -363,6 +387,30 @@ struct chunkkv_plane {
 };
 
 /**
+ * chunkkv_plane_offset() - where in its region an element lies
+ * @head: KV head
+ *
+ * Does not talk to a daemon.
+ *
+ * Return: 0; -EINVAL if the element is outside the group or the plane, -EOVERFLOW if its place is not below 2^64.
+ */
+CHUNKKV_API int chunkkv_plane_offset(const struct chunkkv_group *group, const struct chunkkv_plane *plane,
+                                     uint32_t layer, uint32_t block, uint32_t head, uint32_t token, uint32_t dim,
+                                     uint64_t *ret_offset, struct chunkkv_error *ret_error);
+
+/**
+ * chunkkv_plane_check() - does all that a group can reach through a plane lie inside a region?
+ * @region_size: bytes
+ * @ret_end:     one past the last byte that can be reached; may be NULL
+ *
+ * What the daemon checks too, for those who want to know before, or in bytes.
+ *
+ * Return: 0; -EINVAL for an impossible descriptor, -EOVERFLOW, -ERANGE if it passes the region's end.
+ */
+CHUNKKV_API int chunkkv_plane_check(const struct chunkkv_group *group, const struct chunkkv_plane *plane,
+                                    uint64_t region_size, uint64_t *ret_end, struct chunkkv_error *ret_error);
+
+/**
  * chunkkv_cache_register() - describe a cache that lies in registered regions
  * @groups:        [group_count]
  * @planes:        [plane_count]; each layer of each group has K and V, or LATENT, once
@@ -444,6 +492,9 @@ struct chunkkv_group_job {
         size_t chunk_length_count;
         const uint32_t *given_runs;     /* [given_run_count] runs: keep exactly this, score nothing */
         size_t given_run_count;
+        uint32_t score_kind;            /* chunkkv_score_kind: float32 [layers or 1][units], or [layers or 1][rows] */
+        struct chunkkv_slice scores_out;        /* the scores are written there */
+        struct chunkkv_slice scores_in;         /* select by these; nothing is scored */
 };
 
 /* The newest queries after rotary embedding, [layers][q_heads][rows][head_dim_k] by strides, dimensions adjacent. */
@@ -467,9 +518,9 @@ struct chunkkv_job {
         uint64_t generation;            /* the caller's own number, given back */
         const struct chunkkv_group_job *groups; /* [group_count] */
         size_t group_count;
-        const struct chunkkv_queries *queries;  /* NULL: every group brings given_runs, or nothing asks for queries */
+        const struct chunkkv_queries *queries;  /* NULL: every group brings given_runs or scores_in */
         uint32_t reply_form;            /* chunkkv_reply_form; RUNS, ROWS, IN_REGION or NO_SETS */
-        struct chunkkv_slice reply_to;  /* with IN_REGION */
+        struct chunkkv_slice reply_to;  /* with IN_REGION: written there, for chunkkv_region_set_next() */
         bool single_pass;
 };
 
@@ -496,6 +547,7 @@ struct chunkkv_group_result {
         uint64_t kept_digest, bytes_moved;
         const struct chunkkv_set *sets; /* [set_count] */
         size_t set_count;
+        size_t set_total;               /* also with NO_SETS and IN_REGION, where set_count is 0 */
         const struct chunkkv_policy *policies;  /* [policy_count] the values that were used */
         size_t policy_count;
 };
@@ -575,6 +627,26 @@ CHUNKKV_API struct chunkkv_result *chunkkv_result_free(struct chunkkv_result *re
 CHUNKKV_API const struct chunkkv_set *chunkkv_set_find(const struct chunkkv_group_result *group, uint32_t layer,
                                                        uint32_t kv_head);
 
+/* A kept set as it lies in memory after CHUNKKV_REPLY_IN_REGION. */
+struct chunkkv_region_set {
+        uint32_t group, layer_first, kv_head;
+        uint32_t physical_before, physical_len;
+        const uint32_t *runs;           /* [run_count] borrowed from the memory; checked */
+        size_t run_count;
+};
+
+/**
+ * chunkkv_region_set_next() - next set of chunkkv_job.reply_to
+ * @reply: [size] bytes of that slice as mapped here, aligned to 4
+ * @at:    bytes read so far, 0 at first; moves on
+ *
+ * chunkkv_group_result.set_total says how many there are; what lies behind the last is no set.
+ *
+ * Return: true; false if no well-formed set begins there.
+ */
+CHUNKKV_API bool chunkkv_region_set_next(const void *reply, uint64_t size, uint64_t *at,
+                                         struct chunkkv_region_set *ret_set);
+
 /* A place in a list of runs; start with {0}. */
 struct chunkkv_cursor {
         size_t at;
@@ -595,6 +667,14 @@ CHUNKKV_API bool chunkkv_runs_next(const uint32_t *runs, size_t count, struct ch
 CHUNKKV_API uint64_t chunkkv_runs_kept(const uint32_t *runs, size_t count);
 
 /**
+ * chunkkv_runs_to_rows() - the kept rows, one by one
+ * @ret_rows: [room] ascending
+ *
+ * Return: how many there are, which may be more than @room.
+ */
+CHUNKKV_API size_t chunkkv_runs_to_rows(const uint32_t *runs, size_t count, uint32_t *ret_rows, size_t room);
+
+/**
  * chunkkv_runs_encode() - ascending, disjoint, non-empty ranges to runs, for given_runs and position_runs
  * @ranges:   [2 * range_count] first and count of each; adjacent ones are merged
  * @ret_runs: room for 2 * range_count words
@@ -602,6 +682,61 @@ CHUNKKV_API uint64_t chunkkv_runs_kept(const uint32_t *runs, size_t count);
  * Return: words written.
  */
 CHUNKKV_API size_t chunkkv_runs_encode(const uint32_t *ranges, size_t range_count, uint32_t *ret_runs);
+
+/* ---- one dense sequence, in three calls */
+
+/* Keys and values [layers][rows][kv_heads][head_dim], queries [layers][query_rows][q_heads][head_dim], each layer's
+ * three parts somewhere in it, and all layers alike. */
+struct chunkkv_shape {
+        uint32_t layers, rows, kv_heads, q_heads, head_dim;
+        uint32_t query_rows;            /* of the prompt's end, newest last */
+        uint32_t dtype;                 /* chunkkv_dtype: F32, F16 or BF16 */
+        uint64_t key, value, query;     /* bytes from the start of a layer; all 0 = one after the other */
+        uint64_t layer_stride;          /* bytes from layer to layer; 0 = as long as its parts */
+};
+
+struct chunkkv_dense {
+        struct chunkkv_shape shape;     /* with nothing left 0 */
+        struct chunkkv_memory memory;   /* the caller's to fill and to read, but for the time of a job */
+        uint32_t region_id, cache_id;
+};
+
+/**
+ * chunkkv_dense_create() - make shared memory for a sequence and register it
+ * @ret_dense: the caller's, ends with chunkkv_dense_release()
+ *
+ * Return: 0 or as above.
+ */
+CHUNKKV_API int chunkkv_dense_create(struct chunkkv_client *client, const struct chunkkv_shape *shape,
+                                     struct chunkkv_dense *ret_dense, struct chunkkv_error *ret_error);
+
+/**
+ * chunkkv_dense_row() - a row of one layer
+ * @kind: CHUNKKV_PLANE_K, CHUNKKV_PLANE_V, or CHUNKKV_PLANE_NONE for queries
+ *
+ * Return: [heads][head_dim] borrowed from the memory; NULL if there is no such row.
+ */
+CHUNKKV_API void *chunkkv_dense_row(const struct chunkkv_dense *dense, enum chunkkv_plane_kind kind, uint32_t layer,
+                                    uint32_t row);
+
+/**
+ * chunkkv_dense_compress() - keep a part of the first rows, as the profile "default" says
+ * @rows:       1 .. shape.rows
+ * @keep_ratio: millionths
+ * @ret_result: the caller's, ends with chunkkv_result_free()
+ *
+ * Return: as chunkkv_compress().
+ */
+CHUNKKV_API int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_dense *dense,
+                                       enum chunkkv_mode mode, uint32_t rows, uint32_t keep_ratio,
+                                       struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+
+/**
+ * chunkkv_dense_release() - unregister and free the memory
+ * @client: NULL if it is closed already
+ * @dense:  all of it zero afterwards; a released one is fine
+ */
+CHUNKKV_API void chunkkv_dense_release(struct chunkkv_client *client, struct chunkkv_dense *dense);
 
 #ifdef __cplusplus
 }

@@ -81,6 +81,7 @@ int chunkkv_cache_register(struct chunkkv_client *client, const struct chunkkv_g
         Chunkkv__V1__RegisterCache body = CHUNKKV__V1__REGISTER_CACHE__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
         int r;
 
@@ -106,6 +107,7 @@ int chunkkv_cache_unregister(struct chunkkv_client *client, uint32_t cache_id, u
                              struct chunkkv_error *ret_error) {
         Chunkkv__V1__UnregisterCache body = CHUNKKV__V1__UNREGISTER_CACHE__INIT;
         Chunkkv__V1__Request message;
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
         int r;
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #define GOODBYE_MS 1000u
 
@@ -27,6 +28,7 @@ const struct chunkkv_info *chunkkv_info(const struct chunkkv_client *client) {
 struct chunkkv_client *chunkkv_close(struct chunkkv_client *client) {
         if (!client)
                 return NULL;
+        (void)ckv__lock(client);
         if (client->in_session && !client->dead) {
                 Chunkkv__V1__EndSession end = CHUNKKV__V1__END_SESSION__INIT;
                 Chunkkv__V1__Request message;
@@ -42,6 +44,11 @@ struct chunkkv_client *chunkkv_close(struct chunkkv_client *client) {
         ckv__zmq_close(client);
         client->side_fd = ckv_close(client->side_fd);
         client->core_pidfd = ckv_close(client->core_pidfd);
+        client->wake_fd = ckv_close(client->wake_fd);
+        ckv__scratch_free_all(client);
+        (void)pthread_mutex_unlock(&client->mutex);
+        (void)pthread_cond_destroy(&client->news);
+        (void)pthread_mutex_destroy(&client->mutex);
         free(client);
         return NULL;
 }
@@ -83,6 +90,7 @@ static int hello(struct chunkkv_client *client, const char *name, uint8_t token[
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
         _cleanup_free_ char *copy = strdup(name);
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
         int r;
 
         if (!copy)
@@ -119,6 +127,28 @@ static bool name_is_fine(const char *name) {
         return n <= 64;
 }
 
+/* Return: a client that is connected to nothing, or NULL without memory or descriptors. */
+static struct chunkkv_client *client_new(void) {
+        struct chunkkv_client *client = calloc(1, sizeof(*client));
+        pthread_condattr_t monotonic;
+
+        if (!client)
+                return NULL;
+        client->side_fd = client->core_pidfd = -1;
+        client->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (client->wake_fd < 0) {
+                free(client);
+                return NULL;
+        }
+        /* these three only fill in memory on Linux */
+        (void)pthread_condattr_init(&monotonic);
+        (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        (void)pthread_cond_init(&client->news, &monotonic);
+        (void)pthread_condattr_destroy(&monotonic);
+        (void)pthread_mutex_init(&client->mutex, NULL);
+        return client;
+}
+
 int chunkkv_connect(const struct chunkkv_options *options, struct chunkkv_client **ret_client,
                     struct chunkkv_error *ret_error) {
         static const struct chunkkv_options none = { 0 };
@@ -137,10 +167,9 @@ int chunkkv_connect(const struct chunkkv_options *options, struct chunkkv_client
         r = ckv__deadline(options->timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
-        client = calloc(1, sizeof(*client));
+        client = client_new();
         if (!client)
-                return ckv__fault(ret_error, -ENOMEM, "", "no memory for a client");
-        client->side_fd = client->core_pidfd = -1;
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory or descriptor for a client");
         r = ckv__side_connect(client, prefix, deadline_nsec, token, ret_error);
         if (r)
                 return r;

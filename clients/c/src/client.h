@@ -12,6 +12,8 @@
 #include "proto/chunkkv.pb-c.h"
 #include "proto/side.h"
 
+#include <pthread.h>
+
 #define CKV__TIMEOUT_DEFAULT_MS 5000u
 #define CKV__TIMEOUT_MAX_MS 600000u     /* the daemon takes no deadline farther ahead */
 
@@ -19,19 +21,28 @@
 struct ckv__request {
         struct ckv__request *next;
         uint64_t id;
+        uint64_t handle;                /* what the caller knows it by: its first id */
         uint64_t deadline_nsec;         /* also in the bytes */
         uint64_t repeat_nsec;           /* nothing heard until then: send again */
         uint8_t *bytes;
         size_t size;
         uint32_t mode;                  /* chunkkv_mode of a compress request, else 0 */
+        uint32_t reply_form;            /* chunkkv_reply_form that the caller wants */
+        struct ckv__scratch *tables, *sets;     /* memory of ours that the request names, or NULL */
+        bool waited_for;                /* a thread waits for it already */
         bool due;                       /* to be sent as soon as the socket takes it */
         bool sent;                      /* at least one copy has left */
         Chunkkv__V1__Response *reply;   /* NULL = not here yet */
 };
 
 struct chunkkv_client {
+        pthread_mutex_t mutex;          /* guards all of it, see wait.c */
+        pthread_cond_t news;
+        bool polling;                   /* a thread sleeps in poll() without the mutex */
+        int wake_fd;                    /* eventfd: ends that sleep */
         void *zmq_context;
         void *zmq_socket;
+        int zmq_fd;                     /* ZeroMQ's own */
         int side_fd;                    /* -1 = none, or closed by the daemon: it has ended the session */
         int core_pidfd;                 /* readable = the core is dead */
         bool dead;
@@ -40,8 +51,19 @@ struct chunkkv_client {
         uint64_t last_id;
         uint64_t last_cookie;
         struct ckv__request *requests;
+        struct ckv__scratch *scratch;
         struct chunkkv_info info;
 };
+
+/* Public functions hold the mutex: _locked_ struct chunkkv_client *held = ckv__lock(client) */
+static inline struct chunkkv_client *ckv__lock(struct chunkkv_client *client) {
+        (void)pthread_mutex_lock(&client->mutex);
+        return client;
+}
+static inline void ckv__unlockp(struct chunkkv_client **client) {
+        (void)pthread_mutex_unlock(&(*client)->mutex);
+}
+#define _locked_ _cleanup_(ckv__unlockp)
 
 /* ---- error.c */
 
@@ -127,8 +149,19 @@ int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *messag
                      uint64_t deadline_nsec, struct ckv__request **ret_request, struct chunkkv_error *ret_error);
 /* ckv__request_find() - request of this number, or NULL */
 struct ckv__request *ckv__request_find(const struct chunkkv_client *client, uint64_t id);
+/* ckv__request_find_handle() - request that the caller knows by this number, or NULL */
+struct ckv__request *ckv__request_find_handle(const struct chunkkv_client *client, uint64_t handle);
+/**
+ * ckv__request_again() - pack a refused request anew, under a new number but for the caller
+ * @message: unpacked from its bytes and changed; not taken over
+ *
+ * Return: 0 or -ENOMEM, and then the request is as it was.
+ */
+int ckv__request_again(struct chunkkv_client *client, struct ckv__request *request, Chunkkv__V1__Request *message);
 /* ckv__request_free() - unlink and free; NULL is fine. Return: NULL. */
 struct ckv__request *ckv__request_free(struct chunkkv_client *client, struct ckv__request *request);
+
+/* ---- wait.c */
 
 /* ckv__send() - hand what is due to ZeroMQ; what it does not take stays due for ckv__wait() */
 void ckv__send(struct chunkkv_client *client);
@@ -142,6 +175,8 @@ void ckv__send(struct chunkkv_client *client);
  */
 int ckv__wait(struct chunkkv_client *client, const struct ckv__request *first, const struct ckv__request *second,
               uint64_t until_nsec);
+
+/* ---- exchange.c, on top of wait.c */
 
 /**
  * ckv__call() - a whole round trip
@@ -163,6 +198,54 @@ static inline void ckv__reply_freep(Chunkkv__V1__Response **reply) {
 }
 #define _cleanup_reply_ _cleanup_(ckv__reply_freep)
 
+/* ---- memory.c */
+
+/* ckv__region_register() - chunkkv_region_register() with the mutex held, until an absolute time */
+int ckv__region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,
+                         uint32_t *ret_region_id, struct chunkkv_error *ret_error);
+/* ckv__region_unregister() - chunkkv_region_unregister() with the mutex held, until an absolute time */
+int ckv__region_unregister(struct chunkkv_client *client, uint32_t region_id, uint64_t deadline_nsec,
+                           struct chunkkv_error *ret_error);
+
+/* ---- scratch.c */
+
+/* Shared memory of the library's own, for what does not fit a message.  Kept for the next one. */
+struct ckv__scratch {
+        struct ckv__scratch *next;
+        struct chunkkv_memory memory;
+        uint32_t region_id;
+        bool busy;                      /* a request names it */
+};
+
+/**
+ * ckv__scratch_take() - registered memory of at least @size bytes, for one request
+ * @ret_scratch: the client's, goes back with ckv__scratch_release()
+ *
+ * Return: 0 or -errno with @ret_error filled in.
+ */
+int ckv__scratch_take(struct chunkkv_client *client, uint64_t size, uint64_t deadline_nsec,
+                      struct ckv__scratch **ret_scratch, struct chunkkv_error *ret_error);
+/* ckv__scratch_release() - nothing reads or writes it any more; NULL is fine. Return: NULL. */
+struct ckv__scratch *ckv__scratch_release(struct ckv__scratch *scratch);
+/* ckv__scratch_free_all() - unmap all of it, at the end of the session */
+void ckv__scratch_free_all(struct chunkkv_client *client);
+
+/* ---- fit.c */
+
+/**
+ * ckv__fit_tables() - make tables smaller until the message is no longer than @most
+ * @ret_tables: scratch that the message names now, or NULL
+ *
+ * First as runs, where those are shorter; then in shared memory.
+ *
+ * Return: 0, also if it still does not fit; or -errno with @ret_error filled in.
+ */
+int ckv__fit_tables(struct chunkkv_client *client, struct ckv__arena *arena, Chunkkv__V1__Request *message, size_t most,
+                    uint64_t deadline_nsec, struct ckv__scratch **ret_tables, struct chunkkv_error *ret_error);
+
+/* ckv__fit_answer() - was it refused because its answer would be too long, and is it asked again with more room? */
+bool ckv__fit_answer(struct chunkkv_client *client, struct ckv__request *request);
+
 /* ---- policy.c */
 
 /* ckv__policy_encode() - as a message in the arena; NULL without memory */
@@ -179,13 +262,27 @@ int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chu
 /* ---- result.c */
 
 /**
- * ckv__result_new() - an answer as a result
- * @reply: Compressed; taken over and set to NULL on success
+ * ckv__result_new() - the answer to a request as a result
  *
- * Checks all runs, so that whoever walks them need not.
+ * Takes over request->reply on success and sets it to NULL.  Sets that came
+ * in memory of ours are copied.  Checks all runs, so that whoever walks them
+ * need not.
  *
  * Return: 0, -EPROTO or -ENOMEM with @ret_error filled in.
  */
-int ckv__result_new(Chunkkv__V1__Response **reply, struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+int ckv__result_new(struct ckv__request *request, struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+
+/* ---- region_sets.c */
+
+/**
+ * ckv__region_sets() - sets out of memory of ours, in the form that the caller wants
+ * @at:      bytes read so far; moves on
+ * @group:   set_count is the number of sets expected; sets are filled in
+ * @job:     of the request, for its position_runs
+ *
+ * Return: 0, -EPROTO or -ENOMEM with @ret_error filled in.
+ */
+int ckv__region_sets(struct ckv__arena *arena, const struct ckv__request *request, const Chunkkv__V1__GroupJob *job,
+                     uint64_t *at, struct chunkkv_group_result *group, struct chunkkv_error *ret_error);
 
 #endif

@@ -17,6 +17,8 @@
 
 /* How long after the deadline the fate of a writing job is waited for. */
 #define SETTLE_NSEC (2 * CKV_NSEC_PER_SEC)
+/* What the envelope adds to a request: numbers, boot id and session token. */
+#define ENVELOPE_BYTES 96u
 
 static int cancel_new(struct chunkkv_client *client, uint64_t target, uint64_t deadline_nsec,
                       struct ckv__request **ret_request, struct chunkkv_error *ret_error) {
@@ -28,6 +30,32 @@ static int cancel_new(struct chunkkv_client *client, uint64_t target, uint64_t d
         message.body_case = CHUNKKV__V1__REQUEST__BODY_CANCEL;
         message.cancel = &body;
         return ckv__request_new(client, &message, 0, deadline_nsec, ret_request, ret_error);
+}
+
+static int cancel(struct chunkkv_client *client, uint64_t target, uint32_t timeout_ms,
+                  struct chunkkv_outcome *ret_outcome, struct chunkkv_error *ret_error) {
+        Chunkkv__V1__Cancel body = CHUNKKV__V1__CANCEL__INIT;
+        Chunkkv__V1__Request message;
+        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        uint64_t deadline_nsec;
+        int r;
+
+        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r)
+                return r;
+        body.target_request_id = target;
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_CANCEL;
+        message.cancel = &body;
+        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_OUTCOME, &reply, ret_error);
+        if (r)
+                return r;
+        if (ret_outcome)
+                *ret_outcome = (struct chunkkv_outcome){
+                        (uint32_t)reply->outcome->phase, (uint32_t)reply->outcome->code,
+                        (uint32_t)reply->outcome->cache,
+                };
+        return 0;
 }
 
 /* What the answer to a Cancel says about the tensors; PENDING while the job goes on. */
@@ -92,7 +120,7 @@ static int report_silence(const struct ckv__request *request, int error, uint32_
                                  error == -ETIMEDOUT ? "no answer in time" : strerror(-error), tail);
         if (ret_error) {
                 ret_error->cache = cache;
-                ret_error->request_id = request->id;
+                ret_error->request_id = request->handle;
         }
         return error;
 }
@@ -103,9 +131,9 @@ static int take_answer(struct ckv__request *request, struct chunkkv_result **ret
 
         r = ckv__reply_check(request->reply, CHUNKKV__V1__RESPONSE__BODY_COMPRESSED, ret_error);
         if (r == 0)
-                r = ckv__result_new(&request->reply, ret_result, ret_error);
+                r = ckv__result_new(request, ret_result, ret_error);
         if (r && ret_error) {
-                ret_error->request_id = request->id;
+                ret_error->request_id = request->handle;
                 /* the answer is unreadable, what it said about the tensors is not */
                 if (r != -EREMOTEIO)
                         ret_error->cache = CHUNKKV_CACHE_PENDING;
@@ -118,10 +146,13 @@ static int take_answer(struct ckv__request *request, struct chunkkv_result **ret
 int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
                             uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
         _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
         Chunkkv__V1__Compress *compress;
         Chunkkv__V1__Request message;
         struct ckv__request *request;
+        struct ckv__scratch *tables;
         uint64_t deadline_nsec;
+        size_t most = client->info.request_bytes ? client->info.request_bytes - ENVELOPE_BYTES : SIZE_MAX;
         int r;
 
         r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
@@ -134,34 +165,62 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         message.body_case = CHUNKKV__V1__REQUEST__BODY_COMPRESS;
         message.compress = compress;
         message.generation = job->generation;
-        r = ckv__request_new(client, &message, job->mode, deadline_nsec, &request, ret_error);
+        r = ckv__fit_tables(client, &arena, &message, most, deadline_nsec, &tables, ret_error);
         if (r)
                 return r;
+        r = ckv__request_new(client, &message, job->mode, deadline_nsec, &request, ret_error);
+        if (r) {
+                tables = ckv__scratch_release(tables);
+                return r;
+        }
+        request->reply_form = job->reply_form;
+        request->tables = tables;
         ckv__send(client);
-        *ret_request_id = request->id;
+        *ret_request_id = request->handle;
         return 0;
 }
 
-int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id, struct chunkkv_result **ret_result,
-                          struct chunkkv_error *ret_error) {
-        struct ckv__request *request = ckv__request_find(client, request_id);
+/* Waits until there is an answer, or none to be had. Return: as ckv__wait(), and then what became of the tensors. */
+static int await_answer(struct chunkkv_client *client, struct ckv__request *request, uint32_t *ret_cache) {
         uint32_t cache;
         int r;
 
-        if (!request || !request->mode)
-                return ckv__fault(ret_error, -EINVAL, "request_id",
-                                  "no job of this number was submitted, or it was waited for already");
-        r = ckv__wait(client, request, NULL, request->deadline_nsec);
+        do
+                r = ckv__wait(client, request, NULL, request->deadline_nsec);
+        while (r == 0 && ckv__fit_answer(client, request));
         cache = r == -EOWNERDEAD && request->sent ? CHUNKKV_CACHE_TORN : CHUNKKV_CACHE_CLEAN;
         if (r == -EIO && request->sent)
                 cache = CHUNKKV_CACHE_PENDING;
         if (r == -ETIMEDOUT) {
                 if (request->mode == CHUNKKV_MODE_PLAN)
-                        (void)chunkkv_cancel(client, request_id, 1, NULL, NULL);        /* saves the daemon the work */
+                        (void)cancel(client, request->id, 1, NULL, NULL);       /* saves the daemon the work */
                 else
                         r = settle(client, request, &cache);
         }
+        *ret_cache = cache;
+        return r;
+}
+
+int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id, struct chunkkv_result **ret_result,
+                          struct chunkkv_error *ret_error) {
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
+        struct ckv__request *request = ckv__request_find_handle(client, request_id);
+        uint32_t cache;
+        bool settled;
+        int r;
+
+        if (!request || !request->mode || request->waited_for)
+                return ckv__fault(ret_error, -EINVAL, "request_id",
+                                  "no job of this number was submitted, or it is or was waited for already");
+        request->waited_for = true;
+        r = await_answer(client, request, &cache);
+        settled = r == 0 || !request->sent;
         r = r == 0 ? take_answer(request, ret_result, ret_error) : report_silence(request, r, cache, ret_error);
+        /* without an answer the daemon may still use them */
+        if (settled) {
+                request->tables = ckv__scratch_release(request->tables);
+                request->sets = ckv__scratch_release(request->sets);
+        }
         request = ckv__request_free(client, request);
         return r;
 }
@@ -179,26 +238,9 @@ int chunkkv_compress(struct chunkkv_client *client, const struct chunkkv_job *jo
 
 int chunkkv_cancel(struct chunkkv_client *client, uint64_t request_id, uint32_t timeout_ms,
                    struct chunkkv_outcome *ret_outcome, struct chunkkv_error *ret_error) {
-        Chunkkv__V1__Cancel body = CHUNKKV__V1__CANCEL__INIT;
-        Chunkkv__V1__Request message;
-        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
-        uint64_t deadline_nsec;
-        int r;
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
+        const struct ckv__request *request = ckv__request_find_handle(client, request_id);
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
-        if (r)
-                return r;
-        body.target_request_id = request_id;
-        chunkkv__v1__request__init(&message);
-        message.body_case = CHUNKKV__V1__REQUEST__BODY_CANCEL;
-        message.cancel = &body;
-        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_OUTCOME, &reply, ret_error);
-        if (r)
-                return r;
-        if (ret_outcome)
-                *ret_outcome = (struct chunkkv_outcome){
-                        (uint32_t)reply->outcome->phase, (uint32_t)reply->outcome->code,
-                        (uint32_t)reply->outcome->cache,
-                };
-        return 0;
+        /* a job that was asked again has another number with the daemon */
+        return cancel(client, request ? request->id : request_id, timeout_ms, ret_outcome, ret_error);
 }

@@ -10,12 +10,39 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static_assert(sizeof(((struct chunkkv_error *)NULL)->field) == CKV_STATUS_FIELD_MAX + 1, "room for any path");
 static_assert(sizeof(((struct chunkkv_error *)NULL)->detail) == CKV_STATUS_DETAIL_MAX + 1, "room for any sentence");
 
 const char *chunkkv_code_to_string(uint32_t code) {
         return ckv_code_to_string(code);
+}
+
+const char *chunkkv_cache_state_to_string(uint32_t state) {
+        static const char *const names[] = {
+                [CHUNKKV_CACHE_CLEAN] = "CLEAN", [CHUNKKV_CACHE_COMMITTED] = "COMMITTED", [CHUNKKV_CACHE_TORN] = "TORN",
+                [CHUNKKV_CACHE_TORN_REPAIRABLE] = "TORN_REPAIRABLE", [CHUNKKV_CACHE_PENDING] = "PENDING",
+        };
+
+        return state < CKV_ARRAY_SIZE(names) ? names[state] : "?";
+}
+
+/* "QUOTA" of the daemon, "ETIMEDOUT" of the library */
+static const char *error_name(const struct chunkkv_error *error) {
+        const char *name = error->code ? chunkkv_code_to_string(error->code) : strerrorname_np(-error->error);
+
+        return name ? name : "?";
+}
+
+size_t chunkkv_error_format(const struct chunkkv_error *error, char *ret_text, size_t size) {
+        int n;
+
+        n = snprintf(ret_text, size, "%s%s%s%s%s; the cache is %s",
+                     error_name(error),
+                     error->field[0] ? ", " : "", error->field, error->detail[0] ? ": " : "", error->detail,
+                     chunkkv_cache_state_to_string(error->cache));
+        return n < 0 ? 0 : (size_t)n;
 }
 
 int ckv__fault(struct chunkkv_error *ret_error, int error, const char *field, const char *format, ...) {

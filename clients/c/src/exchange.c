@@ -1,14 +1,9 @@
 /*
- * Requests and answers over ZeroMQ.
- *
- * One frame is one message.  IMMEDIATE 1: a message is only handed to a
- * connection that exists, so a send fails with EAGAIN while the gate is away,
- * and the request stays due.  Nothing heard for a quarter of the time left, at
- * least 100 ms: the same bytes go out again; the daemon knows the number of
- * the request and never does the work twice.  While waiting the core's pidfd
- * is watched, so its death ends the wait at once.
- *
- * An answer finds its request by number; one that nobody waits for is dropped.
+ * Requests, from their making to their end, and the ZeroMQ socket they go
+ * through.  One frame is one message.  IMMEDIATE 1: a message is only handed
+ * to a connection that exists, so a send fails with EAGAIN while the gate is
+ * away, and the request stays due.  Sending, waiting and receiving are in
+ * wait.c.
  */
 #include "clients/c/src/client.h"
 
@@ -17,10 +12,6 @@
 #include <string.h>
 #include <stdio.h>
 #include <zmq.h>
-
-#define REPEAT_MIN_NSEC (100 * CKV_NSEC_PER_MSEC)
-/* The core is dead: an answer that it sent before may still be on its way. */
-#define LAST_WORDS_NSEC (100 * CKV_NSEC_PER_MSEC)
 
 static int zmq_fault(struct chunkkv_error *ret_error, const char *what) {
         int error = zmq_errno();
@@ -36,6 +27,7 @@ int ckv__zmq_connect(struct chunkkv_client *client, const char *prefix, struct c
                 /* a gate that was restarted is found soon, and one that stays away costs little */
                 { ZMQ_RECONNECT_IVL, 20 }, { ZMQ_RECONNECT_IVL_MAX, 500 },
         };
+        size_t fd_size = sizeof(client->zmq_fd);
         char address[256];
 
         (void)snprintf(address, sizeof(address), "ipc://%s.zmq", prefix);
@@ -52,6 +44,8 @@ int ckv__zmq_connect(struct chunkkv_client *client, const char *prefix, struct c
         }
         if (zmq_connect(client->zmq_socket, address) < 0)
                 return zmq_fault(ret_error, address);
+        if (zmq_getsockopt(client->zmq_socket, ZMQ_FD, &client->zmq_fd, &fd_size) < 0)
+                return zmq_fault(ret_error, "zmq_getsockopt");
         return 0;
 }
 
@@ -104,7 +98,7 @@ int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *messag
                                   ": send tables as runs or in a region", size, client->info.request_bytes);
         }
         (void)chunkkv__v1__request__pack(message, request->bytes);
-        request->id = message->request_id;
+        request->id = request->handle = message->request_id;
         request->deadline_nsec = deadline_nsec;
         request->mode = mode;
         request->due = true;
@@ -122,6 +116,35 @@ struct ckv__request *ckv__request_find(const struct chunkkv_client *client, uint
         return request;
 }
 
+struct ckv__request *ckv__request_find_handle(const struct chunkkv_client *client, uint64_t handle) {
+        struct ckv__request *request = client->requests;
+
+        while (request && request->handle != handle)
+                request = request->next;
+        return request;
+}
+
+int ckv__request_again(struct chunkkv_client *client, struct ckv__request *request, Chunkkv__V1__Request *message) {
+        size_t size;
+        uint8_t *bytes;
+
+        message->request_id = ++client->last_id;
+        size = chunkkv__v1__request__get_packed_size(message);
+        bytes = malloc(size);
+        if (!bytes)
+                return -ENOMEM;
+        (void)chunkkv__v1__request__pack(message, bytes);
+        free(request->bytes);
+        ckv__reply_freep(&request->reply);
+        request->reply = NULL;
+        request->bytes = bytes;
+        request->size = size;
+        request->id = message->request_id;
+        request->due = true;
+        request->sent = false;
+        return 0;
+}
+
 struct ckv__request *ckv__request_free(struct chunkkv_client *client, struct ckv__request *request) {
         struct ckv__request **link = &client->requests;
 
@@ -134,118 +157,6 @@ struct ckv__request *ckv__request_free(struct chunkkv_client *client, struct ckv
         free(request->bytes);
         free(request);
         return NULL;
-}
-
-/* Sends what is due. Return: true if something is still due because no connection takes it. */
-static bool send_due(struct chunkkv_client *client, uint64_t now) {
-        bool blocked = false;
-
-        for (struct ckv__request *request = client->requests; request; request = request->next) {
-                if (request->reply || now >= request->deadline_nsec)
-                        continue;
-                if (request->sent && now >= request->repeat_nsec)
-                        request->due = true;
-                if (!request->due)
-                        continue;
-                if (zmq_send(client->zmq_socket, request->bytes, request->size, ZMQ_DONTWAIT) < 0) {
-                        blocked = true;
-                        continue;
-                }
-                request->due = false;
-                request->sent = true;
-                request->repeat_nsec = now + CKV_MAX(REPEAT_MIN_NSEC, (request->deadline_nsec - now) / 4);
-        }
-        return blocked;
-}
-
-void ckv__send(struct chunkkv_client *client) {
-        (void)send_due(client, ckv_now_nsec());
-}
-
-static void receive_one(struct chunkkv_client *client, zmq_msg_t *frame) {
-        Chunkkv__V1__Response *reply;
-        struct ckv__request *request;
-
-        reply = chunkkv__v1__response__unpack(NULL, zmq_msg_size(frame), zmq_msg_data(frame));
-        if (!reply)
-                return;
-        request = ckv__request_find(client, reply->request_id);
-        if (request && !request->reply)
-                request->reply = ckv_steal(&reply);
-        ckv__reply_freep(&reply);
-}
-
-static void receive_all(struct chunkkv_client *client) {
-        zmq_msg_t frame;
-        bool tail = false;
-
-        (void)zmq_msg_init(&frame);
-        while (zmq_msg_recv(&frame, client->zmq_socket, ZMQ_DONTWAIT) >= 0) {
-                /* an answer is one frame: of more, none is believed */
-                bool more = zmq_msg_more(&frame) != 0;
-
-                if (!tail && !more)
-                        receive_one(client, &frame);
-                tail = more;
-        }
-        (void)zmq_msg_close(&frame);
-}
-
-/* Waits for whatever comes first. Return: 0 or -EIO. */
-static int poll_once(struct chunkkv_client *client, bool blocked, uint64_t until_nsec) {
-        uint64_t now = ckv_now_nsec();
-        zmq_pollitem_t items[3] = {
-                { .socket = client->zmq_socket, .events = (short)(ZMQ_POLLIN | (blocked ? ZMQ_POLLOUT : 0)) },
-                { .fd = client->core_pidfd, .events = ZMQ_POLLIN },
-                { .fd = client->side_fd, .events = ZMQ_POLLIN },
-        };
-        uint64_t left = until_nsec > now ? until_nsec - now : 0;
-        int count = client->side_fd >= 0 ? 3 : 2;
-
-        if (zmq_poll(items, count, (long)((left + CKV_NSEC_PER_MSEC - 1) / CKV_NSEC_PER_MSEC)) < 0)
-                return zmq_errno() == EINTR ? 0 : -EIO;
-        if (items[1].revents)
-                client->dead = true;
-        if (items[2].revents)
-                ckv__side_drain(client);
-        return 0;
-}
-
-/* The core is dead: drain what it had already said. */
-static void receive_last_words(struct chunkkv_client *client, const struct ckv__request *first) {
-        uint64_t until = ckv_now_nsec() + LAST_WORDS_NSEC;
-        zmq_pollitem_t item = { .socket = client->zmq_socket, .events = ZMQ_POLLIN };
-
-        do
-                receive_all(client);
-        while (!first->reply && ckv_now_nsec() < until && zmq_poll(&item, 1, LAST_WORDS_NSEC / CKV_NSEC_PER_MSEC) > 0);
-}
-
-int ckv__wait(struct chunkkv_client *client, const struct ckv__request *first, const struct ckv__request *second,
-              uint64_t until_nsec) {
-        for (;;) {
-                uint64_t now = ckv_now_nsec(), wake = until_nsec;
-                bool blocked;
-                int r;
-
-                receive_all(client);
-                if (first->reply || (second && second->reply))
-                        return 0;
-                if (client->dead) {
-                        receive_last_words(client, first);
-                        return first->reply ? 0 : -EOWNERDEAD;
-                }
-                if (now >= until_nsec)
-                        return -ETIMEDOUT;
-                blocked = send_due(client, now);
-                for (const struct ckv__request *request = client->requests; request; request = request->next) {
-                        if (!request->reply && request->sent && request->repeat_nsec < request->deadline_nsec)
-                                wake = CKV_MIN(wake, request->repeat_nsec);
-                }
-                r = poll_once(client, blocked, wake);
-                if (r)
-                        return r;
-        }
 }
 
 int ckv__reply_check(const Chunkkv__V1__Response *reply, Chunkkv__V1__Response__BodyCase body,
@@ -277,7 +188,7 @@ int ckv__call(struct chunkkv_client *client, Chunkkv__V1__Request *message, uint
         else
                 r = ckv__fault(ret_error, r, "", "%s", r == -ETIMEDOUT ? "no answer in time" : strerror(-r));
         if (ret_error && r)
-                ret_error->request_id = request->id;
+                ret_error->request_id = request->handle;
         if (r == 0 && ret_reply)
                 *ret_reply = ckv_steal(&request->reply);
         request = ckv__request_free(client, request);

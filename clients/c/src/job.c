@@ -75,6 +75,9 @@ static Chunkkv__V1__GroupJob *group_encode(struct ckv__arena *arena, const struc
         message->n_chunk_lengths = job->chunk_length_count;
         message->given_runs = ckv__arena_words(arena, job->given_runs, job->given_run_count);
         message->n_given_runs = job->given_run_count;
+        message->score_kind = (Chunkkv__V1__ScoreKind)job->score_kind;
+        message->scores_out = slice_encode(arena, &job->scores_out);
+        message->scores_in = slice_encode(arena, &job->scores_in);
         message->policies = ckv__arena_take(arena, job->policy_count, sizeof(*message->policies));
         if (!message->policies)
                 return NULL;

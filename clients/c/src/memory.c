@@ -61,19 +61,16 @@ void chunkkv_memory_release(struct chunkkv_memory *memory) {
         *memory = (struct chunkkv_memory){ .fd = -1 };
 }
 
-int chunkkv_region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint32_t timeout_ms,
-                            uint32_t *ret_region_id, struct chunkkv_error *ret_error) {
+int ckv__region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,
+                         uint32_t *ret_region_id, struct chunkkv_error *ret_error) {
         Chunkkv__V1__RegisterRegion body = CHUNKKV__V1__REGISTER_REGION__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
-        uint64_t deadline_nsec, file_size;
+        uint64_t file_size;
         struct stat info;
         uint8_t token[16];
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
-        if (r)
-                return r;
         if (fstat(region->fd, &info) < 0)
                 return ckv__fault(ret_error, -errno, "fd", "%s", strerror(errno));
         file_size = (uint64_t)info.st_size;
@@ -102,19 +99,32 @@ int chunkkv_region_register(struct chunkkv_client *client, const struct chunkkv_
         return 0;
 }
 
-int chunkkv_region_unregister(struct chunkkv_client *client, uint32_t region_id, uint32_t timeout_ms,
-                              struct chunkkv_error *ret_error) {
+int chunkkv_region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint32_t timeout_ms,
+                            uint32_t *ret_region_id, struct chunkkv_error *ret_error) {
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
+        uint64_t deadline_nsec;
+        int r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+
+        return r ? r : ckv__region_register(client, region, deadline_nsec, ret_region_id, ret_error);
+}
+
+int ckv__region_unregister(struct chunkkv_client *client, uint32_t region_id, uint64_t deadline_nsec,
+                           struct chunkkv_error *ret_error) {
         Chunkkv__V1__UnregisterRegion body = CHUNKKV__V1__UNREGISTER_REGION__INIT;
         Chunkkv__V1__Request message;
-        uint64_t deadline_nsec;
-        int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
-        if (r)
-                return r;
         body.region_id = region_id;
         chunkkv__v1__request__init(&message);
         message.body_case = CHUNKKV__V1__REQUEST__BODY_UNREGISTER_REGION;
         message.unregister_region = &body;
         return ckv__call(client, &message, deadline_nsec, 0, NULL, ret_error);
+}
+
+int chunkkv_region_unregister(struct chunkkv_client *client, uint32_t region_id, uint32_t timeout_ms,
+                              struct chunkkv_error *ret_error) {
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
+        uint64_t deadline_nsec;
+        int r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+
+        return r ? r : ckv__region_unregister(client, region_id, deadline_nsec, ret_error);
 }

@@ -1,8 +1,8 @@
 /*
  * An answer as a result.  The lists of numbers stay where protobuf-c has
- * unpacked them: the result owns the message and points into it.  Runs are
- * checked once, here, so that a faulty daemon cannot make a caller walk past
- * its rows.
+ * unpacked them: the result owns the message and points into it.  Sets that
+ * came in memory of ours are copied by region_sets.c.  Runs are checked once,
+ * here, so that a faulty daemon cannot make a caller walk past its rows.
  */
 #include "clients/c/src/client.h"
 #include "proto/runs.h"
@@ -85,16 +85,47 @@ static int group_decode(struct ckv__arena *arena, const Chunkkv__V1__GroupResult
                 .physical_len = message->physical_len,
                 .kept_all = (uint32_t)message->kept_all, .table_used = message->table_used, .budget = message->budget,
                 .budget_raised = message->budget_raised, .kept_digest = message->kept_digest,
-                .bytes_moved = message->bytes_moved,
+                .bytes_moved = message->bytes_moved, .set_total = message->set_count,
                 .policies = policies, .policy_count = message->n_policies,
         };
-        return sets_decode(arena, message, group, ret_error);
+        return 0;
 }
 
-int ckv__result_new(Chunkkv__V1__Response **reply, struct chunkkv_result **ret_result,
-                    struct chunkkv_error *ret_error) {
+/* What the request asked for, where its answer came in memory of ours; else NULL. */
+static Chunkkv__V1__Request *question(const struct ckv__request *request) {
+        return request->sets ? chunkkv__v1__request__unpack(NULL, request->size, request->bytes) : NULL;
+}
+
+static int groups_decode(struct ckv__arena *arena, const struct ckv__request *request,
+                         const Chunkkv__V1__Compressed *message, struct chunkkv_group_result *groups,
+                         struct chunkkv_error *ret_error) {
+        Chunkkv__V1__Request *asked = question(request);
+        uint64_t at = 0;
+        int r = 0;
+
+        if (request->sets && (!asked || asked->compress->n_groups != message->n_groups))
+                r = ckv__fault(ret_error, asked ? -EPROTO : -ENOMEM, "groups", "the answer has %zu groups",
+                               message->n_groups);
+        for (size_t i = 0; r == 0 && i < message->n_groups; i++) {
+                r = group_decode(arena, message->groups[i], &groups[i], ret_error);
+                if (r)
+                        break;
+                if (asked) {
+                        groups[i].set_count = groups[i].set_total;
+                        r = ckv__region_sets(arena, request, asked->compress->groups[i], &at, &groups[i], ret_error);
+                } else {
+                        r = sets_decode(arena, message->groups[i], &groups[i], ret_error);
+                }
+        }
+        if (asked)
+                chunkkv__v1__request__free_unpacked(asked, NULL);
+        return r;
+}
+
+int ckv__result_new(struct ckv__request *request, struct chunkkv_result **ret_result, struct chunkkv_error *ret_error) {
         _cleanup_(result_freep) struct chunkkv_result *result = NULL;
-        const Chunkkv__V1__Compressed *message = (*reply)->compressed;
+        const Chunkkv__V1__Response *reply = request->reply;
+        const Chunkkv__V1__Compressed *message = reply->compressed;
         struct chunkkv_group_result *groups;
         struct owned_result *owned;
         int r;
@@ -104,10 +135,10 @@ int ckv__result_new(Chunkkv__V1__Response **reply, struct chunkkv_result **ret_r
                 return ckv__fault(ret_error, -ENOMEM, "", "no memory for a result");
         result = &owned->result;
         *result = (struct chunkkv_result){
-                .request_id = (*reply)->request_id, .generation = (*reply)->generation,
+                .request_id = request->handle, .generation = reply->generation,
                 .phase = (uint32_t)message->phase,
-                .cache = (uint32_t)(*reply)->status->cache, .logical_len = message->logical_len,
-                .repeated_answer = (*reply)->repeated_answer,
+                .cache = (uint32_t)reply->status->cache, .logical_len = message->logical_len,
+                .repeated_answer = reply->repeated_answer,
         };
         if (message->timing) {
                 result->queue_us = message->timing->queue_us;
@@ -119,14 +150,12 @@ int ckv__result_new(Chunkkv__V1__Response **reply, struct chunkkv_result **ret_r
         groups = ckv__arena_take(&owned->arena, message->n_groups, sizeof(*groups));
         if (!groups)
                 return ckv__fault(ret_error, -ENOMEM, "", "no memory for %zu groups", message->n_groups);
-        for (size_t i = 0; i < message->n_groups; i++) {
-                r = group_decode(&owned->arena, message->groups[i], &groups[i], ret_error);
-                if (r)
-                        return r;
-        }
+        r = groups_decode(&owned->arena, request, message, groups, ret_error);
+        if (r)
+                return r;
         result->groups = groups;
         result->group_count = message->n_groups;
-        owned->reply = ckv_steal(reply);
+        owned->reply = ckv_steal(&request->reply);
         *ret_result = ckv_steal(&result);
         return 0;
 }
@@ -160,6 +189,20 @@ uint64_t chunkkv_runs_kept(const uint32_t *runs, size_t count) {
         for (size_t i = 1; i < count; i += 2)
                 kept += runs[i];
         return kept;
+}
+
+size_t chunkkv_runs_to_rows(const uint32_t *runs, size_t count, uint32_t *ret_rows, size_t room) {
+        struct chunkkv_cursor cursor = { 0 };
+        uint32_t row, end;
+        size_t n = 0;
+
+        while (chunkkv_runs_next(runs, count, &cursor, &row, &end)) {
+                for (; row < end; row++, n++) {
+                        if (n < room)
+                                ret_rows[n] = row;
+                }
+        }
+        return n;
 }
 
 size_t chunkkv_runs_encode(const uint32_t *ranges, size_t range_count, uint32_t *ret_runs) {

@@ -9,6 +9,7 @@ int chunkkv_ping(struct chunkkv_client *client, uint32_t timeout_ms, struct chun
         Chunkkv__V1__Ping body = CHUNKKV__V1__PING__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec, begin = ckv_now_nsec();
         int r;
 
@@ -37,6 +38,7 @@ int chunkkv_budgets(struct chunkkv_client *client, uint32_t timeout_ms,
         Chunkkv__V1__GetStatus body = CHUNKKV__V1__GET_STATUS__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
         size_t count;
         int r;
