@@ -1,0 +1,3 @@
+#!/bin/bash
+# The C++ example does the same job.
+exec "${0%/*}/run-example" cpp

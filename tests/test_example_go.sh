@@ -1,0 +1,3 @@
+#!/bin/bash
+# The Go example, by cgo, does the same job.
+exec "${0%/*}/run-example" go
