@@ -6,9 +6,14 @@
  * them up is refused with a sentence instead of being guessed at.  They stay
  * with systemd: not removed at the end, so that clients of a daemon that
  * restarts queue instead of failing.
+ *
+ * A socket made here may still be listened on by a gate whose core was killed:
+ * it sees that by itself, but a little later than the lock of the directory is
+ * free.  Such a gate is waited for; whoever listens for longer is somebody else.
  */
 #include "daemon/endpoints.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/macros.h"
@@ -16,16 +21,32 @@
 #include "ipc/listen.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 
 enum { LOOK_AT_SOCKETS = 64 };  /* more passed sockets than this are refused */
+enum { LOOK_AGAIN_MSEC = 5 };
+#define ORPHAN_WAIT_NSEC (2 * CKV_NSEC_PER_SEC)
 #define PATH_BYTES 256          /* above what any socket path may have, so that too long ones are reported, not cut */
 
 static void path_format(const struct ckv_endpoint *endpoint, const char *suffix, char ret_path[static PATH_BYTES]) {
         (void)snprintf(ret_path, PATH_BYTES, "%s/%s%s", endpoint->daemon->options->runtime_dir, endpoint->name, suffix);
+}
+
+/* listen_create() - as ckv_listen_create(), with patience for the gate of a core that is gone */
+static int listen_create(const char *path, int type, mode_t mode, int *ret_fd, bool *ret_replaced) {
+        uint64_t end = ckv_now_nsec() + ORPHAN_WAIT_NSEC;
+        int r;
+
+        for (;;) {
+                r = ckv_listen_create(path, type, mode, ret_fd, ret_replaced);
+                if (r != CKV_LISTEN_E_IN_USE || ckv_now_nsec() > end)
+                        return r;
+                (void)poll(NULL, 0, LOOK_AGAIN_MSEC);
+        }
 }
 
 /* make_socket() - one of the two sockets of an endpoint; complains itself */
@@ -36,7 +57,7 @@ static int make_socket(const struct ckv_endpoint *endpoint, const char *suffix, 
         int r;
 
         path_format(endpoint, suffix, path);
-        r = ckv_listen_create(path, type, (mode_t)endpoint->daemon->options->socket_mode, ret_fd, &replaced);
+        r = listen_create(path, type, (mode_t)endpoint->daemon->options->socket_mode, ret_fd, &replaced);
         if (r == 0) {
                 if (replaced)
                         ckv_log(CKV_LOG_NOTICE, SOCKET_STALE, "path=\"%s\"", path);

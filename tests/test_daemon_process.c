@@ -319,6 +319,25 @@ static int listen_as(const char *name, int type) {
         return fd;
 }
 
+START_TEST(socket_in_use_is_waited_for_but_not_taken) {
+        int fd;
+
+        ck_assert_int_eq(mkdir(daemon_.run, 0700), 0);
+        fd = listen_as("main.zmq", SOCK_STREAM);
+        ck_assert_int_eq(refused(NULL), 1);
+        ck_assert(support_daemon_logged(&daemon_, "main.zmq\" why=\"a process listens on it already\""));
+        ck_assert(exists("main.zmq"));
+
+        /* as a gate does that was orphaned a moment ago */
+        support_daemon_spawn(&daemon_, NULL, NULL, 0);
+        (void)poll(NULL, 0, 200);
+        (void)close(fd);
+        support_daemon_await(&daemon_, "READY=1");
+        ck_assert_int_eq(kill(daemon_.pid, SIGTERM), 0);
+        ck_assert_int_eq(support_daemon_wait(&daemon_), 0);
+}
+END_TEST
+
 START_TEST(passed_sockets_are_used_and_stay) {
         int fds[4], core = -1, side;
 
@@ -406,6 +425,7 @@ int main(void) {
         tcase_add_test(tcase, reload_before_ready_announces_nothing);
         tcase_add_test(tcase, second_daemon_is_refused);
         tcase_add_test(tcase, killed_daemon_leaves_what_the_next_one_replaces);
+        tcase_add_test(tcase, socket_in_use_is_waited_for_but_not_taken);
         tcase_add_test(tcase, foreign_file_is_left_alone);
         tcase_add_test(tcase, missing_gate_is_named);
         tcase_add_test(tcase, gate_that_ends_at_once_is_named);

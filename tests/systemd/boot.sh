@@ -78,28 +78,28 @@ fill_root() {
         mknod "$root/dev/nvidia0" c 1 3 || return
 
         mkdir "$root/etc/systemd/system/chunkkvd@.service.d"
-        cat >"$root/etc/systemd/system/chunkkvd@.service.d/test.conf" <<-END
-		# no journal is there; and a test must not wait for 20 s
-		[Service]
-		StandardError=append:/test/chunkkvd.log
-		ExecStopPost=+/bin/bash -c 'echo "\$SERVICE_RESULT \$EXIT_STATUS" >>/test/ends'
-		WatchdogSec=2
-		Environment="CHUNKKVD_OPTIONS=--log-level debug"
-		END
-        cat >"$root/etc/systemd/system/chunkkv-test.target" <<-END
-		[Unit]
-		Wants=chunkkvd@cpu.socket chunkkv-test.service
-		END
-        cat >"$root/etc/systemd/system/chunkkv-test.service" <<-END
-		[Unit]
-		After=chunkkvd@cpu.socket
-		[Service]
-		Type=oneshot
-		ExecStart=/bin/bash /test/checks.sh
-		ExecStopPost=/bin/systemctl poweroff --force --force
-		StandardOutput=append:/test/result
-		StandardError=append:/test/result
-		END
+        # no journal is there; and a test must not wait for 20 s
+        cat >"$root/etc/systemd/system/chunkkvd@.service.d/test.conf" <<'END'
+[Service]
+StandardError=append:/test/chunkkvd.log
+ExecStopPost=+/bin/bash -c 'echo "$SERVICE_RESULT $EXIT_STATUS" >>/test/ends'
+WatchdogSec=2
+Environment="CHUNKKVD_OPTIONS=--log-level debug"
+END
+        cat >"$root/etc/systemd/system/chunkkv-test.target" <<'END'
+[Unit]
+Wants=chunkkvd@cpu.socket chunkkv-test.service
+END
+        cat >"$root/etc/systemd/system/chunkkv-test.service" <<'END'
+[Unit]
+After=chunkkvd@cpu.socket
+[Service]
+Type=oneshot
+ExecStart=/bin/bash /test/checks.sh
+ExecStopPost=/bin/systemctl poweroff --force --force
+StandardOutput=append:/test/result
+StandardError=append:/test/result
+END
 }
 
 stage_outside() {
