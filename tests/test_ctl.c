@@ -129,6 +129,16 @@ START_TEST(command_lines_refused) {
                 { "plan f --max-tokens 1 --layer 1 --layer 1", "--layer" }, { "plan f --max-tokens 1 --frobnicate",
                         "--frobnicate" },
                 { "plan f g --max-tokens 1", "g" }, { "ping --chunk 3", "--chunk" }, { "ping f", "f" },
+                { "compress f --max-tokens 1", "write to" }, { "compress f g", "--keep-ratio" },
+                { "compress f g h --max-tokens 1", "h" },
+                { "explain f --max-tokens 1 --out p", "--tokens" }, { "explain f --max-tokens 1 --tokens t", "--out" },
+                { "plan f --max-tokens 1 --out p", "--out" }, { "plan f --max-tokens 1 --force", "--force" },
+                { "plan f --max-tokens 1 --query q", "--key" }, { "plan f --max-tokens 1 --dtype bf16", "--key" },
+                { "plan f --max-tokens 1 --key k --query q", "f: what" },
+                { "plan --max-tokens 1 --key k --names key={layer}", "--names" },
+                { "compress o --max-tokens 1 --key k --query q", "--value" },
+                { "plan --key k --query q", "--keep-ratio" },
+                { "plan --max-tokens 1 --key k --dtype f8", "--dtype" },
                 { "plan f --max-tokens 1 --protect 5:5", "--protect" }, { "ping --timeout 0", "--timeout" },
                 { "ping --timeout 601", "--timeout" }, { "plan f --max-tokens 1 --chunk-lengths 3,,4",
                         "--chunk-lengths" },
@@ -142,6 +152,33 @@ START_TEST(command_lines_refused) {
                 ck_assert_msg(strstr(why, bad[i].word), "%s: %s", bad[i].line, why);
                 ckv_settings_deinit(&s);
         }
+}
+END_TEST
+
+START_TEST(files_on_the_line) {
+        char why[CKV_SETTINGS_WHY] = "";
+        struct ckv_settings s;
+
+        ck_assert_msg(parse("compress in out --max-tokens 5 --force", &s, why), "%s", why);
+        ck_assert_int_eq(s.command, CKV_COMMAND_COMPRESS);
+        ck_assert_str_eq(s.path, "in");
+        ck_assert_str_eq(s.out, "out");
+        ck_assert(s.force);
+        ckv_settings_deinit(&s);
+        ck_assert_msg(parse("compress out --max-tokens 5 --key k --query q --value v --dtype bf16", &s, why), "%s",
+                      why);
+        ck_assert_ptr_null(s.path);
+        ck_assert_str_eq(s.out, "out");
+        ck_assert_str_eq(s.key, "k");
+        ck_assert_str_eq(s.query, "q");
+        ck_assert_str_eq(s.value, "v");
+        ck_assert_uint_ne(s.npy_dtype, 0);
+        ckv_settings_deinit(&s);
+        ck_assert_msg(parse("explain in --max-tokens 5 --tokens t --out p", &s, why), "%s", why);
+        ck_assert_int_eq(s.command, CKV_COMMAND_EXPLAIN);
+        ck_assert_str_eq(s.tokens, "t");
+        ck_assert_str_eq(s.out, "p");
+        ckv_settings_deinit(&s);
 }
 END_TEST
 
@@ -214,6 +251,7 @@ START_TEST(good_file) {
         char why[CKV_SAFETENSORS_WHY] = "";
         struct ckv_safetensors *file;
         const struct ckv_tensor *tensor;
+        const char *key, *value;
 
         ck_assert_msg(file_parse("{\"__metadata__\":{\"a\":\"b\"}," T("b", "F16", "[2,1,3]", "[4,16]") ","
                                  T("a", "F32", "[1]", "[0,4]") "," T("e", "F32", "[0,7]", "[16,16]") "}   ",
@@ -228,7 +266,14 @@ START_TEST(good_file) {
         ck_assert_ptr_eq(tensor->data, ckv_safetensors_find(file, "a")->data + 4);
         ck_assert_ptr_null(ckv_safetensors_find(file, "c"));
         file = ckv_safetensors_close(file);
+        ck_assert_int_eq(file_parse("{\"__metadata__\":{\"a\":\"b\"}}", 0, &file, why), 0);
+        ck_assert(ckv_safetensors_metadata(file, 0, &key, &value));
+        ck_assert_str_eq(key, "a");
+        ck_assert_str_eq(value, "b");
+        ck_assert(!ckv_safetensors_metadata(file, 1, &key, &value));
+        file = ckv_safetensors_close(file);
         ck_assert_int_eq(file_parse("{}", 0, &file, why), 0);
+        ck_assert(!ckv_safetensors_metadata(file, 0, &key, &value));
         ck_assert_uint_eq(ckv_safetensors_count(file), 0);
         file = ckv_safetensors_close(file);
 }
@@ -237,6 +282,7 @@ END_TEST
 START_TEST(bad_files) {
         static const struct { const char *header; size_t data; } bad[] = {
                 { "not json", 4 }, { "[]", 0 }, { "", 0 }, { "{", 0 }, { "{} x", 0 }, { "{\"a\":7}", 0 },
+                { "{\"__metadata__\":7}", 0 }, { "{\"__metadata__\":{\"a\":7}}", 0 },
                 { "{" T("a", "F32", "[1]", "[0,4]"), 4 },                               /* not closed */
                 { "{" T("a", "F32", "[1]", "[0,4]") "}", 3 },                           /* cut short */
                 { "{" T("a", "F32", "[1]", "[0,4]") "}", 5 },                           /* bytes behind */
@@ -279,6 +325,8 @@ START_TEST(bad_lengths) {
         ck_assert_int_eq(ckv_safetensors_parse(bytes, sizeof(bytes), &file, why), -EBADMSG);
         memset(bytes, 0xff, 8);
         ck_assert_int_eq(ckv_safetensors_parse(bytes, sizeof(bytes), &file, why), -EBADMSG);
+        ck_assert_int_eq(file_parse("{" T("a", "F32", "[1]", "[0,4]") "}", 3, &file, why), -EBADMSG);
+        ck_assert_ptr_nonnull(strstr(why, "cut short"));
         ck_assert_int_eq(ckv_safetensors_open("/", &file, why), -EBADMSG);
         ck_assert_str_eq(why, "it is a directory");
         ck_assert_int_eq(ckv_safetensors_open("/dev/null", &file, why), -EBADMSG);
@@ -367,6 +415,7 @@ int main(void) {
         tcase_add_test(tests, reals_and_spans);
         tcase_add_test(tests, the_fixed_form);
         tcase_add_test(tests, command_lines_refused);
+        tcase_add_test(tests, files_on_the_line);
         tcase_add_test(tests, every_policy_option_sets_its_field);
         tcase_add_test(tests, refusals_find_their_option);
         tcase_add_test(tests, good_file);

@@ -1,7 +1,7 @@
 /*
  * One sealed memfd holds the layers of a batch:
  *
- *     K of layer 0 | K of layer 1 | ... | V of layer 0 | ... | Q of all layers
+ *     K of layer 0 | K of layer 1 | ... | V of layer 0 | ... | Q of all layers | scores of group 0 | ...
  *
  * each as in the file, [rows][heads][head size], padded to whole blocks.  Q has
  * one set of strides for all layers, wide enough for the widest.
@@ -137,6 +137,14 @@ static void queries_place(struct ckv_batch *batch, uint32_t query_rows, uint64_t
         queries->data.offset = place(end, queries->data.size);
 }
 
+/* A group has at most as many scores as rows, for each of its layers. */
+static void scores_place(struct ckv_batch *batch, uint64_t *end) {
+        for (size_t i = 0; i < batch->group_count; i++) {
+                batch->scores[i].size = batch->groups[i].layer_count * CKV_MAX(batch->rows, 1u) * sizeof(float);
+                batch->scores[i].offset = place(end, batch->scores[i].size);
+        }
+}
+
 static void queries_copy(const struct ckv_batch *batch, uint8_t *base) {
         const struct chunkkv_queries *queries = &batch->queries;
 
@@ -157,7 +165,26 @@ static void queries_copy(const struct ckv_batch *batch, uint8_t *base) {
         }
 }
 
-static int batch_fill(struct ckv_batch *batch, uint32_t query_rows, struct chunkkv_error *ret_error) {
+static void batch_copy(struct ckv_batch *batch) {
+        uint8_t *base = batch->memory.address;
+
+        for (size_t i = 0; i < batch->count; i++) {
+                const struct ckv_layer *layer = batch->layers[i];
+
+                memcpy(base + batch->planes[2 * i].offset, layer->key->data, layer->key->size);
+                if (layer->value)
+                        memcpy(base + batch->planes[2 * i + 1].offset, layer->value->data, layer->value->size);
+        }
+        if (batch->queries.data.size > 0)
+                queries_copy(batch, base);
+        /* all bits set is a NaN, and no score is one */
+        for (size_t i = 0; i < batch->group_count; i++)
+                memset(base + batch->scores[i].offset, 0xff, batch->scores[i].size);
+}
+
+static int batch_fill(struct ckv_batch *batch, uint32_t query_rows, enum ckv_batch_use use,
+                      struct chunkkv_error *ret_error) {
+        enum chunkkv_access access = use == CKV_BATCH_READ ? CHUNKKV_ACCESS_READ : CHUNKKV_ACCESS_READ_WRITE;
         uint64_t end = 0;
         int r;
 
@@ -169,25 +196,17 @@ static int batch_fill(struct ckv_batch *batch, uint32_t query_rows, struct chunk
         planes_place(batch, &end);
         if (batch->layers[0]->query)
                 queries_place(batch, query_rows, &end);
-        r = chunkkv_memory_create("chunkkvctl", CKV_MAX(end, (uint64_t)ALIGN_BYTES), CHUNKKV_ACCESS_READ,
-                                  &batch->memory, ret_error);
+        if (use == CKV_BATCH_SCORE)
+                scores_place(batch, &end);
+        r = chunkkv_memory_create("chunkkvctl", CKV_MAX(end, (uint64_t)ALIGN_BYTES), access, &batch->memory, ret_error);
         if (r)
                 return r;
-        for (size_t i = 0; i < batch->count; i++) {
-                const struct ckv_layer *layer = batch->layers[i];
-                uint8_t *base = batch->memory.address;
-
-                memcpy(base + batch->planes[2 * i].offset, layer->key->data, layer->key->size);
-                if (layer->value)
-                        memcpy(base + batch->planes[2 * i + 1].offset, layer->value->data, layer->value->size);
-        }
-        if (batch->queries.data.size > 0)
-                queries_copy(batch, batch->memory.address);
+        batch_copy(batch);
         return 0;
 }
 
 int ckv_batch_build(const struct ckv_layer *layers, size_t count, bool *taken, uint32_t query_rows,
-                    struct ckv_batch *ret_batch, struct chunkkv_error *ret_error) {
+                    enum ckv_batch_use use, struct ckv_batch *ret_batch, struct chunkkv_error *ret_error) {
         size_t first = 0;
         int r;
 
@@ -211,7 +230,7 @@ int ckv_batch_build(const struct ckv_layer *layers, size_t count, bool *taken, u
                 taken[i] = true;
                 ret_batch->layers[ret_batch->count++] = &layers[i];
         }
-        r = batch_fill(ret_batch, query_rows, ret_error);
+        r = batch_fill(ret_batch, query_rows, use, ret_error);
         return r ? r : 1;
 }
 
@@ -220,6 +239,8 @@ void ckv_batch_region_set(struct ckv_batch *batch, uint32_t region_id) {
                 batch->planes[i].region_id = region_id;
         if (batch->queries.data.size > 0)
                 batch->queries.data.region_id = region_id;
+        for (size_t i = 0; i < batch->group_count; i++)
+                batch->scores[i].region_id = batch->scores[i].size > 0 ? region_id : 0;
 }
 
 void ckv_batch_deinit(struct ckv_batch *batch) {

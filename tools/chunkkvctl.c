@@ -4,21 +4,30 @@
  *     chunkkvctl ping      is it there?
  *     chunkkvctl status    what is it, and what do I hold of its budgets?
  *     chunkkvctl plan      which rows would it keep of these tensors?
+ *     chunkkvctl compress  have it keep them alone, and write the file
+ *     chunkkvctl explain   write a page that shows which, and why
  *
- * `plan` needs a daemon and not the daemon: if none runs at the default
- * endpoint it starts one for itself, says so, and takes it down again.  `ping`
- * and `status` do not, since they would tell of a daemon that nobody has.
+ * The last three need a daemon and not the daemon: if none runs at the default
+ * endpoint they start one for themselves, say so, and take it down again.
+ * `ping` and `status` do not, since they would tell of a daemon that nobody
+ * has.
  *
  * On SIGINT, SIGTERM and SIGHUP the private daemon is told to end.  That ends
- * whatever this process waits for, so the usual way out does the rest.
+ * whatever this process waits for, so the usual way out does the rest; a file
+ * that is being written then is not put in its place.
  */
 #include "base/macros.h"
 #include "clients/c/include/chunkkv.h"
+#include "tools/compress.h"
+#include "tools/explain.h"
+#include "tools/files.h"
 #include "tools/layers.h"
 #include "tools/plan.h"
 #include "tools/print.h"
 #include "tools/private.h"
 #include "tools/settings.h"
+#include "tools/source.h"
+#include "tools/tokens.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -72,6 +81,11 @@ static int daemon_start(const struct ckv_settings *settings, struct chunkkv_clie
                       chunkkv_default_endpoint());
         signals_catch();
         r = ckv_private_start(settings->timeout_ms, &private_daemon, why);
+        /* a signal that came before there was a daemon to tell */
+        if (r == 0 && stop_signal) {
+                r = -EINTR;
+                (void)snprintf(why, sizeof(why), "interrupted");
+        }
         if (r) {
                 *ret_error = (struct chunkkv_error){ .error = r };
                 (void)snprintf(ret_error->detail, sizeof(ret_error->detail), "%.200s", why);
@@ -91,37 +105,106 @@ static int client_open(const struct ckv_settings *settings, struct chunkkv_clien
         int r;
 
         r = chunkkv_connect(&options, ret_client, ret_error);
-        if ((r == -ENOENT || r == -ECONNREFUSED) && !named && settings->command == CKV_COMMAND_PLAN)
+        if ((r == -ENOENT || r == -ECONNREFUSED) && !named && (settings->command & CKV_COMMAND_TENSORS))
                 return daemon_start(settings, ret_client, ret_error);
         return r;
 }
 
-static enum ckv_exit run_plan(const struct ckv_settings *settings) {
+/* What a command on tensors works with. */
+struct work {
+        struct ckv_source source;
+        struct ckv_tokens tokens;
+        struct ckv_layer *layers;       /* [count] */
+        size_t count;
+        struct ckv_plan plan;
+        struct ckv_output output;
+};
+
+static void work_deinit(struct work *work) {
+        ckv_output_close(&work->output);
+        ckv_plan_deinit(&work->plan);
+        free(work->layers);
+        ckv_tokens_deinit(&work->tokens);
+        ckv_source_close(&work->source);
+}
+
+/* Prints what is wrong with a file. Return: false. */
+static bool complain_of(const char *path, const char *why) {
+        (void)fprintf(stderr, "chunkkvctl: %s: %s\n", path, why);
+        return false;
+}
+
+/* Everything that can be found wrong before a daemon is asked. */
+static bool work_load(const struct ckv_settings *settings, struct work *work) {
+        const char *const inputs[] = {
+                settings->path, settings->key, settings->query, settings->value, settings->tokens,
+        };
         const struct ckv_layers_wanted wanted = {
                 .names = settings->names, .numbers = settings->layers, .count = settings->layer_count,
-                .value = ckv_plan_needs_value(&settings->policy), .query = ckv_plan_needs_query(&settings->policy),
+                .value = settings->command == CKV_COMMAND_COMPRESS || ckv_plan_needs_value(&settings->policy),
+                .query = ckv_plan_needs_query(&settings->policy),
                 .window = settings->policy.window, .query_rows = settings->query_rows,
         };
-        _cleanup_(ckv_safetensors_closep) struct ckv_safetensors *file = NULL;
-        _cleanup_(ckv_plan_deinit) struct ckv_plan plan = { 0 };
-        _cleanup_free_ struct ckv_layer *layers = NULL;
-        struct chunkkv_client *client = NULL;
-        struct chunkkv_error error;
         char why[CKV_SAFETENSORS_WHY];
-        size_t count;
+
+        static_assert(CKV_SAFETENSORS_WHY == CKV_FILES_WHY, "one place for sentences of both");
+        if (ckv_source_open(settings, wanted.query, wanted.value, &work->source, why) ||
+            ckv_layers_load(work->source.file, &wanted, &work->layers, &work->count, why) ||
+            ckv_compress_check(work->source.file, work->layers, work->count, why))
+                return complain_of(work->source.label, why);
+        if (settings->tokens && (ckv_tokens_load(settings->tokens, &work->tokens, why) ||
+                                 ckv_explain_check(&work->tokens, work->layers, work->count, why)))
+                return complain_of(settings->tokens, why);
+        if (settings->out && ckv_output_check(settings->out, settings->force, inputs, CKV_ARRAY_SIZE(inputs), why))
+                return complain_of(settings->out, why);
+        return true;
+}
+
+static bool work_write(const struct ckv_settings *settings, struct work *work, struct ckv_written *ret_written) {
+        char why[CKV_FILES_WHY] = "no memory to write it";
         int r;
 
-        if (ckv_safetensors_open(settings->path, &file, why) || ckv_layers_load(file, &wanted, &layers, &count, why)) {
-                (void)fprintf(stderr, "chunkkvctl: %s: %s\n", settings->path, why);
-                return CKV_EXIT_INPUT;
+        signals_catch();
+        r = ckv_output_open(settings->out, settings->force, &work->output, why);
+        if (r == 0 && settings->command == CKV_COMMAND_COMPRESS)
+                r = ckv_compress_write(work->source.file, settings, work->layers, &work->plan, &work->output);
+        else if (r == 0)
+                r = ckv_explain_write(settings, work->source.label, &work->plan, &work->tokens, &work->output, why);
+        if (r == 0 && stop_signal) {
+                r = -EINTR;
+                (void)snprintf(why, sizeof(why), "interrupted, and not written");
         }
+        if (r == 0)
+                r = ckv_output_commit(&work->output, &ret_written->bytes, why);
+        if (r)
+                return complain_of(settings->out, why);
+        ret_written->path = settings->out;
+        return true;
+}
+
+static enum ckv_exit run_tensors(const struct ckv_settings *settings) {
+        _cleanup_(work_deinit) struct work work = { 0 };
+        struct ckv_written written = { 0 };
+        struct chunkkv_client *client = NULL;
+        struct chunkkv_error error;
+        bool printed;
+        int r;
+
+        if (!work_load(settings, &work))
+                return CKV_EXIT_INPUT;
         r = client_open(settings, &client, &error);
         if (r == 0)
-                r = ckv_plan_run(client, settings, layers, count, &plan, &error);
+                r = ckv_plan_run(client, settings, work.layers, work.count, &work.plan, &error);
         client = chunkkv_close(client);
         if (r)
                 return complain(settings, &error);
-        return ckv_print_plan(&plan, settings->json) ? CKV_EXIT_OK : CKV_EXIT_INPUT;
+        if (settings->out && !work_write(settings, &work, &written))
+                return CKV_EXIT_INPUT;
+        if (settings->command == CKV_COMMAND_EXPLAIN && !settings->json)
+                printed = ckv_print_written(&written);
+        else
+                printed = ckv_print_plan(&work.plan, &written, settings->json);
+        return printed ? CKV_EXIT_OK : CKV_EXIT_INPUT;
 }
 
 static enum ckv_exit run_question(const struct ckv_settings *settings) {
@@ -164,8 +247,8 @@ int main(int argc, char **argv) {
                 printf("chunkkvctl " CKV_VERSION "\n");
         } else if (settings.help) {
                 ckv_settings_help(stdout, settings.command);
-        } else if (settings.command == CKV_COMMAND_PLAN) {
-                status = run_plan(&settings);
+        } else if (settings.command & CKV_COMMAND_TENSORS) {
+                status = run_tensors(&settings);
         } else {
                 status = run_question(&settings);
         }

@@ -16,8 +16,8 @@
 #define WORDS(list) .words = (list), .word_count = CKV_ARRAY_SIZE(list)
 #define AT(of) .offset = offsetof(struct ckv_settings, of)
 #define POLICY(of) \
-        .commands = CKV_COMMAND_PLAN, AT(policy.of), .path = "compress.groups[].policies[]." #of, .member = #of
-#define JOB(of) .commands = CKV_COMMAND_PLAN, AT(of), .path = "compress.groups[]." #of
+        .commands = CKV_COMMAND_TENSORS, AT(policy.of), .path = "compress.groups[].policies[]." #of, .member = #of
+#define JOB(of) .commands = CKV_COMMAND_TENSORS, AT(of), .path = "compress.groups[]." #of
 
 static const char *const profile_words[] = {
         [CHUNKKV_PROFILE_DEFAULT] = "default", [CHUNKKV_PROFILE_PAPER] = "paper",
@@ -59,6 +59,7 @@ static const char *const fill_words[] = {
 static const char *const tight_words[] = { [CHUNKKV_TIGHT_RAISE] = "raise", [CHUNKKV_TIGHT_REFUSE] = "refuse" };
 static const char *const join_words[] = { [CHUNKKV_JOIN_CUT] = "cut", [CHUNKKV_JOIN_UNION] = "union" };
 static const char *const rows_words[] = { [CHUNKKV_ROWS_SUM] = "sum", [CHUNKKV_ROWS_MAX] = "max" };
+static const char *const npy_words[] = { [1] = "bf16" };
 static const char *const layer_words[] = { [CHUNKKV_LAYER_SUM] = "sum", [CHUNKKV_LAYER_TOP4] = "top4" };
 
 const struct ckv_option ckv_options[] = {
@@ -70,11 +71,23 @@ const struct ckv_option ckv_options[] = {
         { "help", NULL, CKV_OPTION_FLAG, CKV_COMMAND_ALL, AT(help), .help = "this text" },
         { "version", NULL, CKV_OPTION_FLAG, CKV_COMMAND_ALL, AT(version), .help = "version of this program" },
 
-        { "layer", "N", CKV_OPTION_LAYER, CKV_COMMAND_PLAN,
+        { "key", "F.npy", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(key),
+          .help = "keys of one layer, [rows, heads, size], instead of a FILE; the layer is number 0" },
+        { "query", "F.npy", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(query),
+          .help = "its newest queries, with --key; newest last" },
+        { "value", "F.npy", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(value), .help = "its values, with --key" },
+        { "dtype", NULL, CKV_OPTION_WORD, CKV_COMMAND_TENSORS, AT(npy_dtype), WORDS(npy_words),
+          .help = "take 16-bit integers in .npy files for bfloat16" },
+        { "tokens", "F.json", CKV_OPTION_TEXT, CKV_COMMAND_EXPLAIN, AT(tokens),
+          .help = "the text, a piece for each row: a list of strings, or \"pieces\" or \"tokens\" of an object" },
+        { "out", "PAGE.html", CKV_OPTION_TEXT, CKV_COMMAND_EXPLAIN, AT(out), .help = "the page to write" },
+        { "force", NULL, CKV_OPTION_FLAG, CKV_COMMAND_WRITES, AT(force), .help = "replace a file that is there" },
+
+        { "layer", "N", CKV_OPTION_LAYER, CKV_COMMAND_TENSORS,
           .help = "layer to look at, may be repeated (all of the file)" },
-        { "names", "LIST", CKV_OPTION_TEXT, CKV_COMMAND_PLAN, AT(names),
+        { "names", "LIST", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(names),
           .help = "names of the tensors: query=...{layer}...,key=...,value=... (layer{layer}.query and so on)" },
-        { "query-rows", "N", CKV_OPTION_NUMBER, CKV_COMMAND_PLAN, AT(query_rows),
+        { "query-rows", "N", CKV_OPTION_NUMBER, CKV_COMMAND_TENSORS, AT(query_rows),
           .help = "send only the newest N rows of the queries (all, up to 256)" },
         { "keep-ratio", "PART", CKV_OPTION_PART, JOB(keep_ratio), .help = "part of the rows to keep, 0.000001 to 1" },
         { "max-tokens", "N", CKV_OPTION_NUMBER, JOB(max_tokens),
@@ -84,7 +97,7 @@ const struct ckv_option ckv_options[] = {
           .help = "keep the first N rows, rounded up to whole blocks" },
         { "chunk-lengths", "N,N,...", CKV_OPTION_LENGTHS, JOB(chunk_lengths),
           .help = "rows of each chunk, for --selector chunk_at" },
-        { "logical-len", "N", CKV_OPTION_NUMBER, CKV_COMMAND_PLAN, AT(logical_len), .path = "compress.logical_len",
+        { "logical-len", "N", CKV_OPTION_NUMBER, CKV_COMMAND_TENSORS, AT(logical_len), .path = "compress.logical_len",
           .help = "tokens the model has seen (the rows of the file)" },
 
         { "profile", NULL, CKV_OPTION_WORD, POLICY(profile), WORDS(profile_words),
@@ -144,8 +157,17 @@ const struct ckv_command_row ckv_commands[] = {
         { "ping", CKV_COMMAND_PING, "", "is the daemon there, and does its device make progress?" },
         { "status", CKV_COMMAND_STATUS, "", "what the daemon is, and what this user holds of its budgets" },
         { "plan", CKV_COMMAND_PLAN, " FILE.safetensors", "which rows would be kept, for tensors out of a file" },
+        { "compress", CKV_COMMAND_COMPRESS, " FILE.safetensors OUT.safetensors",
+          "compress them in shared memory, in place, and write the rows that are left" },
+        { "explain", CKV_COMMAND_EXPLAIN, " FILE.safetensors --tokens FILE.json --out PAGE.html",
+          "one page to look at: the text with its kept parts, scores of chunks over layers" },
 };
 const size_t ckv_command_count = CKV_ARRAY_SIZE(ckv_commands);
+
+static const char compress_help[] =
+        "OUT has every tensor of FILE.  Keys and values of the layers that were asked for hold the kept rows alone, in\n"
+        "order; all others, queries too, are copied as they are.  layerN.kept_rows (I64) says which rows of FILE were\n"
+        "kept.  Metadata: that of FILE, and logical_len, profile, keep_ratio, max_tokens.\n";
 
 static void row_help(FILE *to, const struct ckv_option *row) {
         char left[160];
@@ -180,8 +202,11 @@ void ckv_settings_help(FILE *to, enum ckv_command command) {
         }
         if (!command)
                 (void)fprintf(to, "\nchunkkvctl plan --help lists what a plan may ask for.\n");
-        if (!command || command == CKV_COMMAND_PLAN)
-                (void)fprintf(to, "\nIf no daemon is at the default endpoint, plan starts one and stops it again.\n");
+        if (command & CKV_COMMAND_COMPRESS)
+                (void)fprintf(to, "\n%s", compress_help);
+        if (!command || (command & CKV_COMMAND_TENSORS))
+                (void)fprintf(to, "\nIf no daemon is at the default endpoint, plan, compress and explain start one "
+                              "and stop it again.\n");
         (void)fprintf(to,
                       "\nExit status: 0, 1 refused by the daemon, 2 bad input, 3 no daemon or no answer in time.\n");
 }
@@ -242,4 +267,8 @@ bool ckv_settings_parameter(const struct chunkkv_policy *policy, size_t index, s
                 return true;
         }
         return false;
+}
+
+const char *ckv_settings_profile(const struct chunkkv_policy *policy) {
+        return policy->profile < CKV_ARRAY_SIZE(profile_words) ? profile_words[policy->profile] : "?";
 }

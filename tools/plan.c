@@ -1,6 +1,12 @@
 /*
  * A plan: batch by batch into shared memory, registered, planned, forgotten.
- * The daemon sees each batch as an engine's cache of one sequence.
+ * The daemon sees each batch as an engine's cache of one sequence.  `compress`
+ * differs only by the mode: the daemon moves the rows of that cache in place,
+ * and what then lies at its front is taken out.
+ *
+ * How many scores a group has is not said in the answer.  Their place is
+ * filled with NaN before, which no score is (NONFINITE_SCORE), so those that
+ * were written can be counted.
  */
 #include "tools/plan.h"
 
@@ -8,6 +14,7 @@
 #include "tools/batch.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,9 +62,53 @@ static int ranges_fill(struct ckv_plan_layer *layer, const struct chunkkv_set *s
         return 0;
 }
 
-static int result_take(const struct ckv_batch *batch, const struct chunkkv_result *result, struct ckv_plan *plan,
-                       struct chunkkv_error *ret_error) {
+static int copy_out(const uint8_t *from, uint64_t size, uint8_t **ret_copy, struct chunkkv_error *ret_error) {
+        *ret_copy = malloc(size + 1);
+        if (!*ret_copy)
+                return fail(ret_error, -ENOMEM, "no memory for the rows that are left");
+        memcpy(*ret_copy, from, size);
+        return 0;
+}
+
+/* The first rows of a layer, after the daemon moved them. */
+static int rows_take(const struct ckv_batch *batch, struct ckv_plan_layer *layer, struct chunkkv_error *ret_error) {
+        const uint8_t *base = batch->memory.address;
+        size_t i = 0;
         int r;
+
+        while (batch->layers[i]->number != layer->number)
+                i++;
+        layer->key_bytes = layer->kept_count * batch->planes[2 * i].token.outer;
+        layer->value_bytes = layer->kept_count * batch->planes[2 * i + 1].token.outer;
+        r = copy_out(base + batch->planes[2 * i].offset, layer->key_bytes, &layer->key, ret_error);
+        return r ? r : copy_out(base + batch->planes[2 * i + 1].offset, layer->value_bytes, &layer->value, ret_error);
+}
+
+/* The scores of a group, for each of its layers; with one set for all, all get the same. */
+static int scores_take(const struct ckv_batch *batch, size_t group, bool one, struct ckv_plan_layer *layers,
+                       struct chunkkv_error *ret_error) {
+        const uint8_t *base = batch->memory.address;
+        const float *from = (const float *)(const void *)(base + batch->scores[group].offset);
+        size_t layer_count = batch->groups[group].layer_count, parts = one ? 1 : layer_count, count = 0;
+
+        while (count < batch->scores[group].size / sizeof(float) && !isnan(from[count]))
+                count++;
+        if (count % parts != 0)
+                return fail(ret_error, -EPROTO, "the scores are not equally many for each layer");
+        for (size_t i = 0; i < layer_count && count > 0; i++) {
+                layers[i].score_count = count / parts;
+                layers[i].scores = malloc(layers[i].score_count * sizeof(float));
+                if (!layers[i].scores)
+                        return fail(ret_error, -ENOMEM, "no memory for scores");
+                memcpy(layers[i].scores, from + (one ? 0 : i * layers[i].score_count),
+                       layers[i].score_count * sizeof(float));
+        }
+        return 0;
+}
+
+static int result_take(const struct ckv_batch *batch, const struct chunkkv_result *result, uint32_t mode,
+                       struct ckv_plan *plan, struct chunkkv_error *ret_error) {
+        int r = 0;
 
         if (result->group_count != batch->group_count)
                 return fail(ret_error, -EPROTO, "the answer has not one result for each group");
@@ -78,9 +129,16 @@ static int result_take(const struct ckv_batch *batch, const struct chunkkv_resul
                                 .kept_all = group->kept_all,
                         };
                         r = ranges_fill(layer, chunkkv_set_find(group, layer->number, 0), ret_error);
+                        if (r == 0 && mode == CHUNKKV_MODE_IN_PLACE)
+                                r = rows_take(batch, layer, ret_error);
                         if (r)
                                 return r;
                 }
+                if (batch->scores[i].size > 0)
+                        r = scores_take(batch, i, plan->policy.layers == CHUNKKV_LAYERS_ONE,
+                                        plan->layers + plan->layer_count - batch->groups[i].layer_count, ret_error);
+                if (r)
+                        return r;
         }
         plan->queue_us += result->queue_us;
         plan->score_us += result->score_us;
@@ -93,9 +151,10 @@ static int result_take(const struct ckv_batch *batch, const struct chunkkv_resul
 static int compress(struct chunkkv_client *client, const struct ckv_settings *settings, const struct ckv_batch *batch,
                     uint32_t cache_id, struct ckv_plan *plan, struct chunkkv_error *ret_error) {
         const uint32_t all_blocks[] = { 0, batch->blocks };
+        uint32_t mode = settings->command == CKV_COMMAND_COMPRESS ? CHUNKKV_MODE_IN_PLACE : CHUNKKV_MODE_PLAN;
         struct chunkkv_group_job groups[CKV_BATCH_GROUPS_MAX];
         struct chunkkv_job job = {
-                .cache_id = cache_id, .mode = CHUNKKV_MODE_PLAN, .groups = groups, .group_count = batch->group_count,
+                .cache_id = cache_id, .mode = mode, .groups = groups, .group_count = batch->group_count,
                 .logical_len = settings->logical_len, .queries = batch->queries.data.size > 0 ? &batch->queries : NULL,
         };
         struct chunkkv_result *result;
@@ -109,18 +168,29 @@ static int compress(struct chunkkv_client *client, const struct ckv_settings *se
                         .max_tokens = settings->max_tokens, .protect_prefix = settings->protect_prefix,
                         .protect = settings->protect, .protect_count = settings->protect_count,
                         .chunk_lengths = settings->chunk_lengths, .chunk_length_count = settings->chunk_length_count,
+                        .score_kind = CHUNKKV_SCORE_UNITS, .scores_out = batch->scores[i],
                 };
         r = chunkkv_compress(client, &job, settings->timeout_ms, &result, ret_error);
         if (r)
                 return r;
-        r = result_take(batch, result, plan, ret_error);
+        r = result_take(batch, result, mode, plan, ret_error);
         result = chunkkv_result_free(result);
         return r;
 }
 
+static enum ckv_batch_use use_of(const struct ckv_settings *settings) {
+        if (settings->command == CKV_COMMAND_COMPRESS)
+                return CKV_BATCH_MOVE;
+        return settings->command == CKV_COMMAND_EXPLAIN ? CKV_BATCH_SCORE : CKV_BATCH_READ;
+}
+
+static enum chunkkv_access access_of(const struct ckv_settings *settings) {
+        return use_of(settings) == CKV_BATCH_READ ? CHUNKKV_ACCESS_READ : CHUNKKV_ACCESS_READ_WRITE;
+}
+
 static int batch_plan(struct chunkkv_client *client, const struct ckv_settings *settings, struct ckv_batch *batch,
                       struct ckv_plan *plan, struct chunkkv_error *ret_error) {
-        const struct chunkkv_region region = { .fd = batch->memory.fd, .access = CHUNKKV_ACCESS_READ };
+        const struct chunkkv_region region = { .fd = batch->memory.fd, .access = access_of(settings) };
         uint32_t region_id, cache_id, timeout_ms = settings->timeout_ms;
         int r;
 
@@ -158,7 +228,7 @@ int ckv_plan_run(struct chunkkv_client *client, const struct ckv_settings *setti
         if (settings->policy.selector == CHUNKKV_SELECTOR_H2O && !settings->query_rows)
                 query_rows = UINT32_MAX;
         do {
-                r = ckv_batch_build(layers, count, taken, query_rows, &batch, ret_error);
+                r = ckv_batch_build(layers, count, taken, query_rows, use_of(settings), &batch, ret_error);
                 if (r > 0) {
                         r = batch_plan(client, settings, &batch, ret_plan, ret_error);
                         r = r ? r : 1;
@@ -171,8 +241,12 @@ int ckv_plan_run(struct chunkkv_client *client, const struct ckv_settings *setti
 }
 
 void ckv_plan_deinit(struct ckv_plan *plan) {
-        for (size_t i = 0; i < plan->layer_count; i++)
+        for (size_t i = 0; i < plan->layer_count; i++) {
                 free(plan->layers[i].ranges);
+                free(plan->layers[i].key);
+                free(plan->layers[i].value);
+                free(plan->layers[i].scores);
+        }
         free(plan->layers);
         *plan = (struct ckv_plan){ 0 };
 }

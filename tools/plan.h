@@ -1,4 +1,4 @@
-/* From layers of a file to kept rows: the tensors go into shared memory, a daemon plans. */
+/* From layers of a file to kept rows: the tensors go into shared memory, a daemon plans, moves, tells its scores. */
 #ifndef CKV_TOOLS_PLAN_H
 #define CKV_TOOLS_PLAN_H
 
@@ -13,6 +13,10 @@ struct ckv_plan_layer {
         uint64_t kept_count;
         uint32_t *ranges;               /* [range_count][2] first and end, half-open, ascending */
         size_t range_count;
+        uint8_t *key, *value;           /* compress: the kept rows, as the daemon left them; else NULL */
+        uint64_t key_bytes, value_bytes;
+        float *scores;                  /* explain: [score_count] of each unit, ascending; NULL = nothing was scored */
+        size_t score_count;
 };
 
 struct ckv_plan {
@@ -23,7 +27,7 @@ struct ckv_plan {
 };
 
 /**
- * ckv_plan_run() - ask the daemon which rows it would keep
+ * ckv_plan_run() - ask the daemon which rows it would keep; `compress`: have it move them; `explain`: and tell scores
  * @layers:   [count] ascending, with query, and value where the policy needs it
  * @ret_plan: ends with ckv_plan_deinit(), also after a failure
  *

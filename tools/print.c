@@ -67,7 +67,7 @@ static void policy_add(cJSON *to, const struct chunkkv_policy *policy) {
         }
 }
 
-static bool plan_json(const struct ckv_plan *plan) {
+static bool plan_json(const struct ckv_plan *plan, const struct ckv_written *written) {
         cJSON *root = cJSON_CreateObject(), *layers = cJSON_AddArrayToObject(root, "layers"), *timing;
 
         for (size_t i = 0; i < plan->layer_count; i++)
@@ -79,6 +79,10 @@ static bool plan_json(const struct ckv_plan *plan) {
         (void)cJSON_AddNumberToObject(timing, "select", (double)plan->select_us);
         (void)cJSON_AddNumberToObject(timing, "move", (double)plan->move_us);
         (void)cJSON_AddNumberToObject(timing, "total", (double)plan->total_us);
+        if (written->path) {
+                (void)cJSON_AddStringToObject(root, "out", written->path);
+                (void)cJSON_AddNumberToObject(root, "bytes", (double)written->bytes);
+        }
         return json_print(root);
 }
 
@@ -116,10 +120,17 @@ static void plan_text(const struct ckv_plan *plan) {
                plan->queue_us, plan->score_us, plan->select_us, plan->move_us, plan->total_us);
 }
 
-bool ckv_print_plan(const struct ckv_plan *plan, bool json) {
+bool ckv_print_written(const struct ckv_written *written) {
+        printf("wrote %s, %" PRIu64 " bytes\n", written->path, written->bytes);
+        return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+bool ckv_print_plan(const struct ckv_plan *plan, const struct ckv_written *written, bool json) {
         if (json)
-                return plan_json(plan);
+                return plan_json(plan, written);
         plan_text(plan);
+        if (written->path)
+                return ckv_print_written(written);
         return fflush(stdout) == 0 && !ferror(stdout);
 }
 

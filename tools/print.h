@@ -7,8 +7,15 @@
 
 #include <stdbool.h>
 
+/* A file that a command made; path NULL = none. */
+struct ckv_written {
+        const char *path;
+        uint64_t bytes;
+};
+
 /* Each prints to stdout. Return: true if all of it was written. */
-bool ckv_print_plan(const struct ckv_plan *plan, bool json);
+bool ckv_print_plan(const struct ckv_plan *plan, const struct ckv_written *written, bool json);
+bool ckv_print_written(const struct ckv_written *written);
 bool ckv_print_pong(const struct chunkkv_info *info, const struct chunkkv_pong *pong, bool json);
 bool ckv_print_status(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count, bool json);
 

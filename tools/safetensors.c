@@ -16,16 +16,15 @@
 
 #include "base/checked.h"
 #include "base/macros.h"
+#include "tools/files.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 /* The format's own limit: a larger header is an attack on the reader. */
 #define HEADER_MAX_BYTES UINT64_C(100000000)
@@ -33,7 +32,8 @@
 #define INTEGER_MAX 9007199254740992.0
 
 struct ckv_safetensors {
-        cJSON *header;                  /* owns the names */
+        cJSON *header;                  /* owns the names; NULL = tensors from elsewhere */
+        const cJSON *metadata;          /* in the header; NULL = none */
         struct ckv_tensor *tensors;     /* [count] by name */
         size_t count;
         const uint8_t *data;            /* [data_size] tensor bytes */
@@ -58,9 +58,9 @@ static int fail(char *why, int error, const char *format, ...) {
         return error;
 }
 
-static uint32_t dtype_bytes(const char *name) {
+uint32_t ckv_dtype_bytes(const char *dtype) {
         for (size_t i = 0; i < CKV_ARRAY_SIZE(dtypes); i++) {
-                if (strcmp(dtypes[i].name, name) == 0)
+                if (strcmp(dtypes[i].name, dtype) == 0)
                         return dtypes[i].bytes;
         }
         return 0;
@@ -104,7 +104,7 @@ static int offsets_read(const cJSON *list, const struct ckv_safetensors *file, s
 }
 
 static int size_check(const struct ckv_tensor *tensor, char *why) {
-        uint64_t bytes = dtype_bytes(tensor->dtype);
+        uint64_t bytes = ckv_dtype_bytes(tensor->dtype);
         bool fits = true;
 
         if (bytes == 0)
@@ -174,6 +174,18 @@ static int cover_check(struct ckv_safetensors *file, char *why) {
         return 0;
 }
 
+static int metadata_check(const cJSON *metadata, char *why) {
+        const cJSON *item;
+
+        if (!cJSON_IsObject(metadata))
+                return fail(why, -EBADMSG, "__metadata__ is not an object");
+        cJSON_ArrayForEach(item, metadata) {
+                if (!cJSON_IsString(item))
+                        return fail(why, -EBADMSG, "%.64s in __metadata__ is not a string", item->string);
+        }
+        return 0;
+}
+
 static int header_parse(const uint8_t *bytes, uint64_t size, uint64_t header_size, struct ckv_safetensors *file,
                         char *why) {
         const char *text = (const char *)bytes + 8, *end = NULL;
@@ -194,8 +206,13 @@ static int header_parse(const uint8_t *bytes, uint64_t size, uint64_t header_siz
         file->data = bytes + 8 + header_size;
         file->data_size = size - 8 - header_size;
         cJSON_ArrayForEach(item, file->header) {
-                if (strcmp(item->string, "__metadata__") == 0)
+                if (strcmp(item->string, "__metadata__") == 0) {
+                        r = metadata_check(item, why);
+                        if (r)
+                                return r;
+                        file->metadata = item;
                         continue;
+                }
                 r = tensor_read(item, file, &file->tensors[file->count++], why);
                 if (r)
                         return r;
@@ -231,30 +248,35 @@ int ckv_safetensors_parse(const uint8_t *bytes, uint64_t size, struct ckv_safete
 
 int ckv_safetensors_open(const char *path, struct ckv_safetensors **ret_file,
                          char ret_why[static CKV_SAFETENSORS_WHY]) {
-        _cleanup_close_ int fd = -1;
-        struct stat info;
+        size_t size;
         void *mapped;
         int r;
 
-        /* NONBLOCK: a FIFO must be refused, not waited for */
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-        if (fd < 0 || fstat(fd, &info) < 0)
-                return fail(ret_why, -errno, "%s", strerror(errno));
-        if (!S_ISREG(info.st_mode))
-                return fail(ret_why, -EBADMSG, "%s",
-                            S_ISDIR(info.st_mode) ? "it is a directory" : "it is not a regular file");
-        if (info.st_size == 0)
-                return fail(ret_why, -EBADMSG, "it is empty");
-        mapped = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (mapped == MAP_FAILED)
-                return fail(ret_why, -errno, "mapping it: %s", strerror(errno));
-        r = ckv_safetensors_parse(mapped, (uint64_t)info.st_size, ret_file, ret_why);
+        r = ckv_file_map(path, &mapped, &size, ret_why);
+        if (r)
+                return r;
+        r = ckv_safetensors_parse(mapped, size, ret_file, ret_why);
         if (r) {
-                (void)munmap(mapped, (size_t)info.st_size);
+                (void)munmap(mapped, size);
                 return r;
         }
         (*ret_file)->mapped = mapped;
-        (*ret_file)->mapped_size = (size_t)info.st_size;
+        (*ret_file)->mapped_size = size;
+        return 0;
+}
+
+int ckv_safetensors_wrap(const struct ckv_tensor *tensors, size_t count, struct ckv_safetensors **ret_file) {
+        _cleanup_(ckv_safetensors_closep) struct ckv_safetensors *file = calloc(1, sizeof(*file));
+
+        if (!file)
+                return -ENOMEM;
+        file->tensors = calloc(count + 1, sizeof(*tensors));
+        if (!file->tensors)
+                return -ENOMEM;
+        memcpy(file->tensors, tensors, count * sizeof(*tensors));
+        file->count = count;
+        qsort(file->tensors, count, sizeof(*tensors), by_name);
+        *ret_file = ckv_steal(&file);
         return 0;
 }
 
@@ -285,4 +307,17 @@ size_t ckv_safetensors_count(const struct ckv_safetensors *file) {
 
 const struct ckv_tensor *ckv_safetensors_at(const struct ckv_safetensors *file, size_t index) {
         return &file->tensors[index];
+}
+
+bool ckv_safetensors_metadata(const struct ckv_safetensors *file, size_t index, const char **ret_key,
+                              const char **ret_value) {
+        const cJSON *item = file->metadata ? file->metadata->child : NULL;
+
+        while (item && index-- > 0)
+                item = item->next;
+        if (!item)
+                return false;
+        *ret_key = item->string;
+        *ret_value = item->valuestring;
+        return true;
 }

@@ -1,10 +1,12 @@
 /*
  * Reader of safetensors files: a JSON header that names tensors, and their
  * bytes behind it.  Read only; the file stays mapped as long as the object.
+ * (tools/compress.h writes them.)
  */
 #ifndef CKV_TOOLS_SAFETENSORS_H
 #define CKV_TOOLS_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +46,14 @@ int ckv_safetensors_open(const char *path, struct ckv_safetensors **ret_file, ch
 int ckv_safetensors_parse(const uint8_t *bytes, uint64_t size, struct ckv_safetensors **ret_file,
                           char ret_why[static CKV_SAFETENSORS_WHY]);
 
+/**
+ * ckv_safetensors_wrap() - tensors from elsewhere, as if they came out of a file without metadata
+ * @tensors: [count] copied; names and bytes are borrowed until ckv_safetensors_close()
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int ckv_safetensors_wrap(const struct ckv_tensor *tensors, size_t count, struct ckv_safetensors **ret_file);
+
 /* ckv_safetensors_close() - unmap and free; NULL is fine. Return: NULL. */
 struct ckv_safetensors *ckv_safetensors_close(struct ckv_safetensors *file);
 void ckv_safetensors_closep(struct ckv_safetensors **file);
@@ -54,5 +64,17 @@ const struct ckv_tensor *ckv_safetensors_find(const struct ckv_safetensors *file
 size_t ckv_safetensors_count(const struct ckv_safetensors *file);
 /* ckv_safetensors_at() - tensor @index in the order of names, borrowed */
 const struct ckv_tensor *ckv_safetensors_at(const struct ckv_safetensors *file, size_t index);
+
+/**
+ * ckv_safetensors_metadata() - text @index of the metadata
+ * @ret_key, @ret_value: borrowed from the file object
+ *
+ * Return: false past the last one.
+ */
+bool ckv_safetensors_metadata(const struct ckv_safetensors *file, size_t index, const char **ret_key,
+                              const char **ret_value);
+
+/* ckv_dtype_bytes() - size of an element of a dtype as the file names it; 0 = not known here */
+uint32_t ckv_dtype_bytes(const char *dtype);
 
 #endif

@@ -147,48 +147,83 @@ static int ascending(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-/* What is left on the line: the command and its file. */
+static const struct ckv_command_row *command_find(const char *name) {
+        for (size_t i = 0; i < ckv_command_count; i++) {
+                if (strcmp(ckv_commands[i].name, name) == 0)
+                        return &ckv_commands[i];
+        }
+        return NULL;
+}
+
+/* What is left on the line: the command and its files. */
 static bool words_read(struct ckv_settings *settings, char **words, char *why) {
-        size_t i = 0;
+        const struct ckv_command_row *row;
 
         if (!words[0]) {
                 (void)snprintf(why, CKV_SETTINGS_WHY, "which command? Try --help");
                 return false;
         }
-        while (i < ckv_command_count && strcmp(ckv_commands[i].name, words[0]) != 0)
-                i++;
-        if (i == ckv_command_count) {
-                (void)snprintf(why, CKV_SETTINGS_WHY, "no command %s, try --help", words[0]);
+        row = command_find(*words++);
+        if (!row) {
+                (void)snprintf(why, CKV_SETTINGS_WHY, "no command %s, try --help", words[-1]);
                 return false;
         }
-        settings->command = ckv_commands[i].command;
+        settings->command = row->command;
         if (settings->help || settings->version)
                 return true;
-        if (settings->command == CKV_COMMAND_PLAN) {
-                settings->path = words[1];
-                if (!settings->path) {
-                        (void)snprintf(why, CKV_SETTINGS_WHY, "plan needs a file");
+        if ((settings->command & CKV_COMMAND_TENSORS) && !settings->key) {
+                settings->path = *words;
+                if (!*words++) {
+                        (void)snprintf(why, CKV_SETTINGS_WHY, "%s needs a file, or --key", row->name);
                         return false;
                 }
         }
-        words += settings->command == CKV_COMMAND_PLAN ? 2 : 1;
+        if (settings->command == CKV_COMMAND_COMPRESS) {
+                settings->out = *words;
+                if (!*words++) {
+                        (void)snprintf(why, CKV_SETTINGS_WHY, "compress needs a file to write to");
+                        return false;
+                }
+        }
         if (*words)
                 (void)snprintf(why, CKV_SETTINGS_WHY, "%s: what is that?", *words);
         return !*words;
 }
 
+/* Options that need or exclude one another. Return: NULL, or what is wrong. */
+static const char *pairs_check(const struct ckv_settings *settings) {
+        if (!(settings->command & CKV_COMMAND_TENSORS))
+                return NULL;
+        if (!settings->key && (settings->query || settings->value))
+                return "--query and --value need --key";
+        if (!settings->key && settings->npy_dtype)
+                return "--dtype is for .npy files, so it needs --key";
+        if (settings->key && settings->names)
+                return "--names is for safetensors files, not for --key";
+        if (settings->command == CKV_COMMAND_COMPRESS && settings->key && !settings->value)
+                return "compress needs --value with --key";
+        if (settings->command == CKV_COMMAND_EXPLAIN && !settings->tokens)
+                return "explain needs --tokens, a JSON file with the text";
+        if (settings->command == CKV_COMMAND_EXPLAIN && !settings->out)
+                return "explain needs --out, the page to write";
+        if (!settings->keep_ratio && !settings->max_tokens)
+                return "--keep-ratio or --max-tokens must be given";
+        return NULL;
+}
+
 static bool together_check(const struct ckv_settings *settings, char *why) {
+        const char *wrong;
+
         for (size_t i = 0; i < ckv_option_count; i++) {
                 if (settings->typed[i] && !(ckv_options[i].commands & (unsigned)settings->command)) {
                         (void)snprintf(why, CKV_SETTINGS_WHY, "--%s is no option of this command", ckv_options[i].name);
                         return false;
                 }
         }
-        if (settings->command == CKV_COMMAND_PLAN && !settings->keep_ratio && !settings->max_tokens) {
-                (void)snprintf(why, CKV_SETTINGS_WHY, "plan needs --keep-ratio or --max-tokens");
-                return false;
-        }
-        return true;
+        wrong = pairs_check(settings);
+        if (wrong)
+                (void)snprintf(why, CKV_SETTINGS_WHY, "%s", wrong);
+        return !wrong;
 }
 
 bool ckv_settings_parse(int argc, char **argv, struct ckv_settings *ret_settings,

@@ -20,15 +20,28 @@
 enum ckv_exit { CKV_EXIT_OK = 0, CKV_EXIT_REFUSED = 1, CKV_EXIT_INPUT = 2, CKV_EXIT_NO_DAEMON = 3 };
 
 /* Bits: which commands an option is for. */
-enum ckv_command { CKV_COMMAND_PING = 1 << 0, CKV_COMMAND_STATUS = 1 << 1, CKV_COMMAND_PLAN = 1 << 2 };
-#define CKV_COMMAND_ALL (CKV_COMMAND_PING | CKV_COMMAND_STATUS | CKV_COMMAND_PLAN)
+enum ckv_command {
+        CKV_COMMAND_PING = 1 << 0,
+        CKV_COMMAND_STATUS = 1 << 1,
+        CKV_COMMAND_PLAN = 1 << 2,
+        CKV_COMMAND_COMPRESS = 1 << 3,
+        CKV_COMMAND_EXPLAIN = 1 << 4,
+};
+#define CKV_COMMAND_TENSORS (CKV_COMMAND_PLAN | CKV_COMMAND_COMPRESS | CKV_COMMAND_EXPLAIN)
+#define CKV_COMMAND_WRITES (CKV_COMMAND_COMPRESS | CKV_COMMAND_EXPLAIN)
+#define CKV_COMMAND_ALL (CKV_COMMAND_PING | CKV_COMMAND_STATUS | CKV_COMMAND_TENSORS)
 
 struct ckv_settings {
         enum ckv_command command;
         bool help, version, json;
         const char *endpoint;           /* NULL = not given */
         uint32_t timeout_ms;
-        const char *path;               /* plan: the file */
+        const char *path;               /* the file of tensors; NULL = the .npy files */
+        const char *key, *value, *query;        /* .npy files; NULL = not given */
+        uint32_t npy_dtype;             /* 1 = 16-bit integers in them are bfloat16 */
+        const char *out;                /* compress, explain: the file to write */
+        const char *tokens;             /* explain: JSON file with the text */
+        bool force;                     /* out may be there already */
         const char *names;
         uint32_t *layers;               /* [layer_count] ascending; none = all of the file */
         size_t layer_count;
@@ -69,6 +82,9 @@ void ckv_settings_help(FILE *to, enum ckv_command command);
  * Return: its name, "selector"; NULL if no option stands for the field.
  */
 const char *ckv_settings_option_find(const struct ckv_settings *settings, const char *field, const char **ret_typed);
+
+/* ckv_settings_profile() - name of the policy's profile. Return: constant text, "?" for one without a name. */
+const char *ckv_settings_profile(const struct chunkkv_policy *policy);
 
 /* One parameter of a policy, ready to be printed. */
 struct ckv_parameter {

@@ -1,7 +1,10 @@
 # chunkkvctl
-ctl_SOURCES := tools/batch.c tools/layers.c tools/numbers.c tools/options.c tools/plan.c tools/print.c tools/private.c \
-        tools/safetensors.c tools/settings.c
+ctl_SOURCES := tools/batch.c tools/compress.c tools/explain.c tools/explain_data.c tools/explain_template.c tools/files.c tools/grid.c \
+        tools/html.c tools/layers.c tools/npy.c tools/numbers.c tools/options.c tools/plan.c tools/print.c tools/private.c \
+        tools/safetensors.c tools/settings.c tools/source.c tools/tokens.c
 PROGRAMS += chunkkvctl
 chunkkvctl_SOURCES := tools/chunkkvctl.c $(ctl_SOURCES)
 chunkkvctl_LIBS := $(chunkkv_LIBS)
 chunkkvctl_LDLIBS := $(chunkkv_LDLIBS) -lcjson
+# the page goes into the program as it is
+$(O)/tools/explain_template.o: tools/explain.html
