@@ -94,7 +94,7 @@ tensors() {
 # ---- without any daemon
 run 0 --help
 expect "lists plan" grep -q 'chunkkvctl plan' <<<"$out"
-for command in ping status plan; do
+for command in ping status plan compress explain; do
         run 0 "$command" --help
         expect "prints its options" grep -q -- '--timeout' <<<"$out"
 done
@@ -104,6 +104,10 @@ for option in layer names keep-ratio max-tokens protect logical-len profile scor
         softcap sliding window-reduce vote-rows contrast-first contrast-end mute spike-keep page beta heavy recent-part; do
         expect "lists --$option" grep -q -- "--$option " <<<"$out"
 done
+run 0 compress --help
+expect "says what it writes" grep -q kept_rows <<<"$out"
+run 0 explain --help
+expect "lists --tokens" grep -q -- '--tokens F.json' <<<"$out"
 run 0 --version
 expect "prints its version" grep -qE '^chunkkvctl [0-9]+\.[0-9]+' <<<"$out"
 run 2
@@ -120,6 +124,18 @@ run 3 plan "$needle" --keep-ratio 0.2 --endpoint "$scratch/nobody"
 complains nobody.fd
 CHUNKKV_ENDPOINT=$scratch/nobody run 3 status
 complains nobody.fd
+
+run 2 compress "$needle" --keep-ratio 0.2
+complains "write to"
+run 2 explain "$needle" --keep-ratio 0.2 --out "$scratch/page"
+complains --tokens
+run 2 plan --query a.npy --key "$scratch/missing.npy" --keep-ratio 0.2
+complains "missing.npy: No such file"
+run 3 compress "$needle" "$scratch/none" --keep-ratio 0.2 --endpoint "$scratch/nobody"
+complains nobody.fd
+run 3 explain "$needle" --tokens "${needle%.safetensors}.json" --out "$scratch/none" --keep-ratio 0.2 --endpoint "$scratch/nobody"
+complains nobody.fd
+expect "writes nothing" test -z "$(find "$scratch" -name 'none*')"
 
 # ---- files that are none; found wrong before a daemon is looked for
 plan=(--keep-ratio 0.2 --endpoint "$scratch/nobody")
@@ -161,12 +177,35 @@ run 2 plan "$needle" --layer 10 --window 65 "${plan[@]}"
 complains "layer10.query has 64 rows"
 run 2 plan "$needle" --names 'key=layer.key' "${plan[@]}"
 complains --names
+printf '\x93NUMPY\x01\x00\x10\x00{oh, a dict? no}' >"$scratch/bad.npy"
+run 2 plan --key "$scratch/bad.npy" --query "$scratch/bad.npy" "${plan[@]}"
+complains "bad.npy: its header is not a dict"
+echo '{"tokens": 1024}' >"$scratch/tokens"
+run 2 explain "$needle" --tokens "$scratch/tokens" --out "$scratch/none" "${plan[@]}"
+complains "tokens: it holds no list"
+run 2 explain "$needle" --tokens "$needle" --out "$scratch/none" "${plan[@]}"
+complains "no JSON"
+run 2 explain "$needle" --tokens tests/data/novel-4k.json --out "$scratch/none" "${plan[@]}"
+complains "4096 pieces of text, but layer 2 has 1024"
+run 2 compress "$needle" "$scratch" "${plan[@]}"
+complains directory
+run 2 compress "$needle" "$bad" "${plan[@]}"
+complains "bad.safetensors: it is there already; --force replaces it"
+run 2 compress "$needle" "$needle" --force "${plan[@]}"
+complains "never overwritten"
 
 # ---- a daemon of its own
 if [[ ! -S /run/chunkkv/cpu/main.fd ]]; then
         run 0 plan "$needle" --layer 10 --layer 11 --profile default --keep-ratio 0.2 --chunk 10 --window 32 --sinks 4 --json
         expect "says that it starts a daemon" grep -q 'starting a private one' <<<"$err"
         expect "one line of JSON" test "$(wc -l <"$scratch/out")" = 1
+        expect "leaves no directory" test -z "$(find "$scratch" -name 'chunkkv-*')"
+        run 0 compress "$needle" "$scratch/small" --layer 10 --keep-ratio 0.2 --json
+        expect "names the file" grep -qE '"kept_count":204,.*"out":"[^"]*/small","bytes":[0-9]+\}$' <<<"$out"
+        expect "moved rows" grep -qvE '"move":0,' <<<"$out"
+        run 0 explain "$needle" --tokens "${needle%.safetensors}.json" --out "$scratch/page" --keep-ratio 0.2
+        expect "says what it wrote" grep -qE "^wrote $scratch/page, [0-9]+ bytes$" <<<"$out"
+        expect "a page" grep -q '^<!doctype html>' "$scratch/page"
         expect "leaves no directory" test -z "$(find "$scratch" -name 'chunkkv-*')"
         run 3 ping
         complains "No such file"
@@ -181,6 +220,16 @@ if [[ ! -S /run/chunkkv/cpu/main.fd ]]; then
         status=$?
         expect "exit status 130 or 0, not $status" test "$status" = 130 -o "$status" = 0
         expect "leaves no directory" test -z "$(find "$scratch" -name 'chunkkv-*')"
+        called="compress, ended in the middle"
+        "$ctl" compress tests/data/novel-4k.safetensors "$scratch/cut" --keep-ratio 0.9 >/dev/null 2>&1 &
+        victim=$!
+        until [[ -S $(echo "$scratch"/chunkkv-*/main.fd) ]] || ! kill -0 "$victim" 2>/dev/null; do :; done
+        kill -TERM "$victim" 2>/dev/null
+        wait "$victim"
+        status=$?
+        expect "exit status 143 or 0, not $status" test "$status" = 143 -o "$status" = 0
+        expect "no half a file" test "$status" = 0 -o ! -e "$scratch/cut"
+        expect "leaves nothing else" test -z "$(find "$scratch" -name 'chunkkv-*' -o -name '*.tmp')"
 fi
 
 # ---- a daemon that is there
@@ -218,6 +267,16 @@ expect "logical_len given back" grep -q '"logical_len":5000' <<<"$out"
 run 0 plan "$needle" --layer 10 --keep-ratio 0.2
 expect "a readable table" grep -qE '^ +10 +1024 +204 +204  0-3 ' <<<"$out"
 
+run 0 compress "$needle" "$scratch/few" --layer 10 --layer 26 --max-tokens 100
+expect "a table" grep -qE '^ +26 +1024 +100 +100  0-3 ' <<<"$out"
+expect "says what it wrote" grep -qE "^wrote $scratch/few, [0-9]+ bytes$" <<<"$out"
+expect "wrote it" test -s "$scratch/few"
+run 2 plan "$scratch/few" --layer 10 --keep-ratio 0.5
+complains "few: it was compressed before: it has a tensor layer10.kept_rows"
+run 0 plan "$scratch/few" --layer 11 --keep-ratio 0.5
+run 1 compress "$needle" "$scratch/refused" --layer 10 --keep-ratio 0.2 --chunk 1025
+complains "--chunk 1025: "
+expect "writes nothing" test -z "$(find "$scratch" -name 'refused*')"
 run 1 plan "$needle" --layer 10 --keep-ratio 0.2 --selector h2o
 complains "--selector h2o: "
 complains "(UNSUPPORTED, compress.groups[0].policies[0].selector)"
