@@ -3,8 +3,9 @@
 
 Starts chunkkvd in a private directory, and in another process a client that loads the cache of SmolLM2 on a chapter
 with one planted sentence (tests/data/needle-1k), has it compressed to 10, 20 and 30 %, compares every byte that is left
-with the rows that the daemon says it kept, and shows the kept text.  Ends by itself, leaves nothing running, and exits
-with 1 if a byte is wrong.
+with the rows that the daemon says it kept, and shows the kept text.  At the end `chunkkvctl explain` has the same
+daemon score the text once more and writes a page about it, whose path is the last line.  Ends by itself, leaves nothing
+running, and exits with 1 if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from chunkkv import safetensors  # noqa: E402
 DATA = ROOT / "tests" / "data" / "needle-1k"
 NEEDLE = range(401, 415)  # the rows of "The magic number of Lisbon is 48213."
 RATIOS = (0.1, 0.2, 0.3)
+PAGE_RATIO = 0.2
 WINDOW = 64  # query rows in the file; profile default lets the newest 32 vote
 READY_SECONDS, CLIENT_SECONDS, STOP_SECONDS = 20.0, 120.0, 20.0
 BOLD, DIM, PLAIN = "\033[1m", "\033[2m", "\033[0m"
@@ -63,6 +65,18 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def write_page(build: Path, prefix: str) -> int:
+    """The page of chunkkvctl explain, and its path as the last line; the exit code of chunkkvctl."""
+    page = build / "demo.html"
+    explain = subprocess.run(
+        [str(build / "chunkkvctl"), "explain", os.path.relpath(DATA.with_suffix(".safetensors")), "--tokens",
+         os.path.relpath(DATA.with_suffix(".json")), "--out", os.path.relpath(page), "--keep-ratio", str(PAGE_RATIO),
+         "--endpoint", prefix, "--force"], stdout=subprocess.DEVNULL, timeout=CLIENT_SECONDS, check=False)
+    if explain.returncode == 0:
+        print(f"\nThe same at {PAGE_RATIO:.0%} with the scores of all chunks, as a page to open in a browser:\n{page}")
+    return explain.returncode
+
+
 def run_demo(build: Path) -> int:
     """Start the daemon, run the client in a process of its own, stop the daemon; the client's exit code."""
     directory = Path(tempfile.mkdtemp(prefix="chunkkv-demo-"))
@@ -76,7 +90,7 @@ def run_demo(build: Path) -> int:
         sys.stdout.flush()
         client = subprocess.run([sys.executable, __file__, "--client", str(directory / "main")],
                                 timeout=CLIENT_SECONDS, check=False)
-        return client.returncode
+        return client.returncode or write_page(build, str(directory / "main"))
     finally:
         if daemon is not None:
             stop(daemon)
