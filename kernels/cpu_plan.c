@@ -4,9 +4,10 @@
  *     budget -> is it settled? keep what it says
  *            -> else units, and for each layer that leads: score, units' scores, select
  *
- * Only scoring is shared between threads and cut into slices.  Budget, unit
- * scores and selection are linear in the number of rows and cost less than a
- * slice; they run on the device thread, one between two looks at the clock.
+ * Only scoring is shared between threads and cut into slices.  Budget and
+ * units, unit scores, and selection are linear in the number of rows: for the
+ * longest sequences each is a few milliseconds.  They run on the device thread,
+ * one between two looks at the clock.
  *
  * The order of groups and layers, and with it the failure that is reported
  * when there are several, is that of the reference.  layers = one adds the
@@ -29,6 +30,7 @@ struct ckv_cpu_plan {
         uint32_t group;                 /* index of the group at hand */
         uint32_t layer;                 /* index of the layer at hand, if scoring */
         bool scoring;                   /* the group at hand is being scored */
+        bool formed;                    /* unit_scores are those of the layer at hand */
 
         /* of the group at hand */
         struct ckv_units units;
@@ -116,8 +118,9 @@ static int enter_group(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
                         begin_layer(plan, group);
                 return r;
         }
-        for (uint32_t i = 0; i < group->kept_count && r == 0; i++)
-                r = ckv_select_settled(selection, &group->budget, plan->protected_rows, &group->kept[i]);
+        r = ckv_select_settled(selection, &group->budget, plan->protected_rows, &group->kept[0]);
+        for (uint32_t i = 1; i < group->kept_count && r == 0; i++)
+                r = ckv_kept_copy(&group->kept[0], &group->kept[i]);
         return r;
 }
 
@@ -176,27 +179,27 @@ static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *gr
         return 0;
 }
 
-/* The layer at hand has its scores: S7, or the sum over layers; and turn to the next leader. */
+/* The layer at hand has its scores formed: S7, or the sum over layers; and turn to the next leader. */
 static int finish_layer(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
         uint32_t left = group->layer_count - plan->layer, followers = CKV_MIN(left, group->policy.reuse) - 1;
         /* what a caller gives for one set is the sum over layers already */
         bool last = group->policy.reuse >= left || (is_one(group) && !plan->score);
-        int r = form_scores(plan, group);
+        int r;
 
-        if (r == 0 && is_one(group)) {
+        if (is_one(group)) {
                 r = add_layer(plan, group);
                 if (r == 0 && last) {
                         scores_of_sums(plan, group->selection.rows);
                         ckv_scores_store(group, &plan->units, 0, 0, plan->unit_scores, plan->row_scores);
                         r = select_kept(plan, group, 0, 0);
                 }
-        } else if (r == 0) {
+        } else {
                 ckv_scores_store(group, &plan->units, plan->layer, followers, plan->unit_scores, plan->row_scores);
                 r = select_kept(plan, group, plan->layer, followers);
         }
         if (r != 0)
                 return r;
-        plan->scoring = false;
+        plan->scoring = plan->formed = false;
         if (!last) {
                 plan->layer += group->policy.reuse;
                 begin_layer(plan, group);
@@ -210,7 +213,10 @@ static bool advance(struct ckv_cpu_plan *plan) {
         struct ckv_job_group *group = &job->groups[plan->group];
         int r = 0;
 
-        if (plan->scoring)
+        if (plan->scoring && !plan->formed) {
+                r = form_scores(plan, group);
+                plan->formed = true;
+        } else if (plan->scoring)
                 r = finish_layer(plan, group);
         else if (!group->given)
                 r = enter_group(plan, group);
@@ -235,7 +241,8 @@ bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, co
         while (!done) {
                 uint64_t before;
 
-                if (plan->scoring && plan->score && !ckv__cpu_score_step(plan->score, pool, kernel, until_nsec))
+                if (plan->scoring && !plan->formed && plan->score &&
+                    !ckv__cpu_score_step(plan->score, pool, kernel, until_nsec))
                         return false;
                 before = ckv_now_nsec();
                 done = advance(plan);

@@ -13,21 +13,32 @@
 #include <string.h>
 
 int ckv_kept_from_flags(const uint8_t *flags, uint32_t rows, struct ckv_kept *ret_kept) {
-        struct ckv_kept kept = { 0 };
-        size_t count = 0;
+        struct ckv_kept kept = { .run_count = rows > 0 && flags[0] };
+        _cleanup_free_ uint32_t *edges = NULL;
+        bool before = false;
+        size_t n = 0;
 
-        for (uint32_t j = 0; j < rows; j++)
-                count += flags[j] && (j == 0 || !flags[j - 1]);
-        kept.runs = malloc((count + 1) * sizeof(*kept.runs));
-        if (!kept.runs)
+        for (uint32_t j = 1; j < rows; j++)
+                kept.run_count += (flags[j] != 0) & (flags[j - 1] == 0);
+        edges = malloc((2 * kept.run_count + 1) * sizeof(*edges));
+        kept.runs = malloc((kept.run_count + 1) * sizeof(*kept.runs));
+        if (!edges || !kept.runs) {
+                free(kept.runs);
                 return -ENOMEM;
+        }
+        /* where runs begin and end, without a branch: which rows are kept cannot be predicted */
         for (uint32_t j = 0; j < rows; j++) {
-                if (!flags[j])
-                        continue;
-                if (j == 0 || !flags[j - 1])
-                        kept.runs[kept.run_count++] = (struct ckv_run){ .src = j, .dst = kept.count };
-                kept.runs[kept.run_count - 1].len++;
-                kept.count++;
+                bool now = flags[j] != 0;
+
+                edges[n] = j;
+                n += now != before;
+                before = now;
+        }
+        edges[n] = rows;
+        for (size_t i = 0; i < kept.run_count; i++) {
+                kept.runs[i] = (struct ckv_run){ .src = edges[2 * i], .len = edges[2 * i + 1] - edges[2 * i],
+                                                 .dst = kept.count };
+                kept.count += kept.runs[i].len;
         }
         *ret_kept = kept;
         return 0;
