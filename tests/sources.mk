@@ -53,10 +53,15 @@ test_cpu_score_LDLIBS := $(CHECK_LDLIBS)
 test_backend_cpu_SOURCES := tests/test_backend_cpu.c tests/support_random.c tests/support_endless.c
 test_backend_cpu_LIBS := kernels base
 test_backend_cpu_LDLIBS := $(CHECK_LDLIBS)
-test_conformance_SOURCES := tests/test_conformance.c tests/support_random.c tests/support_gap.c tests/support_golden.c \
-        tests/support_safetensors.c
+test_conformance_SOURCES := tests/test_conformance.c tests/support_subject.c tests/support_random.c tests/support_gap.c \
+        tests/support_golden.c tests/support_safetensors.c
 test_conformance_LIBS := kernels base
 test_conformance_LDLIBS := $(CHECK_LDLIBS) -lcjson
+TESTS += test_conformance_scores
+test_conformance_scores_SOURCES := tests/test_conformance_scores.c tests/support_subject.c tests/support_random.c \
+        tests/support_gap.c
+test_conformance_scores_LIBS := kernels base
+test_conformance_scores_LDLIBS := $(CHECK_LDLIBS)
 
 # base, sockets and the process half of the core
 TESTS += test_base test_memfd test_listen

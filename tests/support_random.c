@@ -167,6 +167,54 @@ static uint32_t make_table(struct dice *dice, const struct random_shape *shape, 
         return blocks;
 }
 
+/* by_blocks: the block ids; by_token: @rows of their slots in any order */
+static struct ckv_row_table table_of(struct dice *dice, const uint32_t *blocks, uint32_t count, uint32_t tokens, uint32_t rows,
+                                     bool by_token) {
+        uint32_t n = by_token ? count * tokens : count, *entries = must_alloc(n * sizeof(*entries));
+
+        for (uint32_t i = 0; i < n; i++)
+                entries[i] = by_token ? blocks[i / tokens] * tokens + i % tokens : blocks[i];
+        if (by_token && dice_roll(dice, 2))
+                shuffle(dice, entries, n);
+        ck_assert_uint_ge(count * tokens, rows);
+        return (struct ckv_row_table){ .entries = entries, .by_token = by_token, .tokens_per_block = tokens };
+}
+
+/* Source and destination share no block. Return: blocks that must exist */
+static uint32_t make_two_tables(struct dice *dice, struct ckv_job_group *group) {
+        uint32_t rows = group->selection.rows, tokens = PICK(dice, 1, 3, 8, 16, 16, 64, 2000), each = (rows - 1) / tokens + 1;
+        uint32_t blocks = 2 * each + 3, *ids = must_alloc(blocks * sizeof(*ids));
+
+        for (uint32_t i = 0; i < blocks; i++)
+                ids[i] = i;
+        if (dice_roll(dice, 4) > 0)
+                shuffle(dice, ids, blocks);
+        group->table = table_of(dice, ids, each, tokens, rows, dice_roll(dice, 2));
+        group->destination = table_of(dice, ids + each, each, tokens, rows, dice_roll(dice, 2));
+        group->destination_rows = rows;
+        free(ids);
+        return blocks;
+}
+
+/* A kept set that the caller brings */
+static void make_given(struct dice *dice, struct ckv_job_group *group) {
+        uint32_t rows = group->selection.rows, longest = PICK(dice, 1, 3, 40);
+        uint8_t *flags = must_alloc(rows);
+
+        for (uint32_t j = 0; j < rows;) {
+                bool keep = dice_roll(dice, 2);
+
+                for (uint32_t n = 1 + dice_roll(dice, longest); n > 0 && j < rows; n--)
+                        flags[j++] = keep;
+        }
+        group->kept = must_alloc(sizeof(*group->kept));
+        ck_assert_int_eq(ckv_kept_from_flags(flags, rows, &group->kept[0]), 0);
+        group->kept_count = 1;
+        group->given = true;
+        group->budget = (struct ckv_budget){ .settled = true, .budget = group->kept[0].count };
+        free(flags);
+}
+
 static void random_policy(struct dice *dice, struct ckv_policy *ret_asked) {
         struct ckv_policy p = { .profile = PICK(dice, CKV_PROFILE_DEFAULT, CKV_PROFILE_DEFAULT, CKV_PROFILE_DEFAULT,
                                                 CKV_PROFILE_RETRIEVAL, CKV_PROFILE_KVPRESS, CKV_PROFILE_PAPER) };
@@ -226,7 +274,7 @@ static void random_selection(struct dice *dice, struct ckv_job_group *group) {
 }
 
 /* f32 or bf16 rows in a ring, or f16; the rows before the window are poisoned, since nobody may look at them */
-static void random_queries(struct dice *dice, struct random_job *random) {
+static void random_queries(struct dice *dice, const struct random_shape *shape, struct random_job *random) {
         struct ckv_job *job = random->job;
         struct ckv_job_queries *q = &job->queries;
         uint32_t window = 1, heads = 1, rows = job->groups[0].selection.rows;
@@ -238,8 +286,8 @@ static void random_queries(struct dice *dice, struct random_job *random) {
         q->dtype = PICK(dice, CKV_DTYPE_F32, CKV_DTYPE_BF16, CKV_DTYPE_F16);
         q->rows = window + dice_roll(dice, 3);
         q->ring_start = dice_roll(dice, q->rows);
-        q->last_row = rows - 1;
-        if (rows > q->rows + 20 && dice_roll(dice, 4) == 0)
+        q->last_row = shape->lengths ? 0 : rows - 1;
+        if (!shape->lengths && rows > q->rows + 20 && dice_roll(dice, 4) == 0)
                 q->last_row -= 1 + dice_roll(dice, 10);
         q->head_stride = (uint64_t)job->groups[0].head_dim_k * ckv_dtype_bytes(q->dtype) + dice_roll(dice, 2);
         q->row_stride = q->head_stride * heads + dice_roll(dice, 3);
@@ -251,7 +299,7 @@ static void random_queries(struct dice *dice, struct random_job *random) {
                         *memory = (struct random_memory){ .size = q->rows * q->row_stride };
                         memory->bytes = must_alloc(memory->size);
                         memset(memory->bytes, 0xff, memory->size);
-                        group->layers[l].query = memory->bytes;
+                        group->layers[l].query = group->given ? NULL : memory->bytes;
                         for (uint32_t r = q->rows - group->policy.window; r < q->rows; r++)
                                 for (uint32_t h = 0; h < group->q_heads; h++)
                                         for (uint32_t x = 0; x < group->head_dim_k; x++)
@@ -273,12 +321,12 @@ static void random_group(struct dice *dice, const struct random_shape *shape, st
                 random_policy(dice, &asked);
         ck_assert_msg(ckv_policy_resolve(&asked, &group->policy, &fault), "%s", ckv_policy_field_name(fault.field));
         group->number = 3 * index;
-        /* around the sizes of tiles, segments and stretches; the same in all groups, so that one last_row serves all */
-        group->selection.rows = index > 0 ? random->job->groups[0].selection.rows : shape->rows ? shape->rows
+        /* around the sizes of tiles, segments and stretches; mostly the same in all groups, so that one last_row serves all */
+        group->selection.rows = index > 0 && !shape->lengths ? random->job->groups[0].selection.rows : shape->rows ? shape->rows
                                             : PICK(dice, 1, 30, 63, 65, 127, 128, 200, 255, 256, 257, 300, 511, 513, 600, 1025);
         group->kv_heads = shape->kv_heads ? shape->kv_heads : 1 + dice_roll(dice, 3);
         group->q_heads = group->kv_heads * (shape->per_group ? shape->per_group : 1 + dice_roll(dice, 8));
-        blocks = make_table(dice, shape, group);
+        blocks = shape->copy_out ? make_two_tables(dice, group) : make_table(dice, shape, group);
         random_selection(dice, group);
         if (shape->keep_ratio || shape->max_tokens) {
                 group->selection.keep_ratio = shape->keep_ratio;
@@ -299,6 +347,8 @@ static void random_group(struct dice *dice, const struct random_shape *shape, st
                 lay_out(dice, shape, group, blocks, group->head_dim_v, &layer->v, &random->memory[random->memory_count++]);
                 fill_plane(dice, group, &layer->v, ties);
         }
+        if (shape->given && dice_roll(dice, 2))
+                make_given(dice, group);
 }
 
 struct random_job *random_job_new(uint64_t seed, const struct random_shape *shape) {
@@ -318,7 +368,7 @@ struct random_job *random_job_new(uint64_t seed, const struct random_shape *shap
                 random->job->groups[i].head_dim_v = dims_v;
                 random_group(&dice, shape, random, i);
         }
-        random_queries(&dice, random);
+        random_queries(&dice, shape, random);
         return random;
 }
 

@@ -31,6 +31,9 @@ struct random_shape {
         bool contiguous;                /* [block, token, head, dim] without gaps, blocks of 16 */
         bool no_ties;                   /* no row is a copy of another */
         bool own_tables;                /* table_seed decides about block order alone */
+        bool copy_out;                  /* with a destination for all rows, of blocks or of slots, whatever the source has */
+        bool lengths;                   /* each group has a length of its own, and the newest query sits at the end of each */
+        bool given;                     /* some groups bring their kept set, and have no queries */
         uint64_t table_seed;
         const struct ckv_policy *asked; /* resolved here; aborts the test if it is not legal */
         uint32_t keep_ratio, max_tokens;

@@ -83,21 +83,20 @@ static uint32_t *scrambled(uint32_t n) {
         return entries;
 }
 
-/* before -> after: row kept[i] becomes row i. Return: bytes read plus written. */
-static uint64_t move_simply(const struct ckv_plane *plane, const struct ckv_row_table *table, uint32_t heads,
-                            const uint8_t *flags, uint32_t rows, const uint8_t *before, uint8_t *after) {
+/* before -> after: row kept[i] of @from becomes row i of @to. Return: bytes read plus written. */
+static uint64_t move_simply(const struct ckv_plane *plane, const struct ckv_row_table *from, const struct ckv_row_table *to,
+                            uint32_t heads, const uint8_t *flags, uint32_t rows, const uint8_t *before, uint8_t *after) {
         uint32_t bytes = ckv_dtype_bytes(plane->dtype);
         uint64_t moved = 0;
 
         for (uint32_t h = 0; h < heads; h++)
-                for (uint32_t j = 0, to = 0; j < rows; j++) {
+                for (uint32_t j = 0, at = 0; j < rows; j++) {
                         if (!flags[j])
                                 continue;
                         for (uint32_t x = 0; x < plane->dims; x++)
-                                memcpy(after + offset_of(plane, table, to, h, x),
-                                       before + offset_of(plane, table, j, h, x), bytes);
-                        moved += j != to ? 2 * (uint64_t)plane->dims * bytes : 0;
-                        to++;
+                                memcpy(after + offset_of(plane, to, at, h, x), before + offset_of(plane, from, j, h, x), bytes);
+                        moved += from != to || j != at ? 2 * (uint64_t)plane->dims * bytes : 0;
+                        at++;
                 }
         return moved;
 }
@@ -128,21 +127,55 @@ static void buffers_check(struct buffers *b) {
         free(b->expected);
 }
 
+/* Half of the blocks, as such or as slots in any order. */
+static struct ckv_row_table half_table(const struct box *box, const uint32_t *blocks) {
+        uint32_t n = box->blocks / 2;
+        struct ckv_row_table table = { .by_token = dice(2), .tokens_per_block = box->tokens };
+        uint32_t *entries;
+
+        if (!table.by_token) {
+                entries = calloc(n, sizeof(*entries));
+                ck_assert_ptr_nonnull(entries);
+                memcpy(entries, blocks, n * sizeof(*entries));
+        } else {
+                entries = scrambled(n * box->tokens);
+                for (uint32_t i = 0; i < n * box->tokens; i++)
+                        entries[i] = blocks[entries[i] / box->tokens] * box->tokens + entries[i] % box->tokens;
+        }
+        table.entries = entries;
+        return table;
+}
+
+/* Tables of a group, in place or with a destination. Return: rows that they hold. */
+static uint32_t random_tables(const struct box *box, bool copy, struct ckv_job_group *group) {
+        uint32_t *blocks;
+
+        if (copy) {
+                blocks = scrambled(box->blocks);
+                group->table = half_table(box, blocks);
+                group->destination = half_table(box, blocks + box->blocks / 2);
+                free(blocks);
+                return box->blocks / 2 * box->tokens;
+        }
+        group->table.by_token = dice(2);
+        group->table.tokens_per_block = box->tokens;
+        group->table.entries = scrambled(group->table.by_token ? box->blocks * box->tokens : box->blocks);
+        return box->blocks * box->tokens;
+}
+
 /* One job of two layers with K and sometimes V, moved at random. */
-static void move_at_random(bool one_set) {
+static void move_at_random(bool one_set, bool copy) {
         const struct box box = {
-                .blocks = 1 + dice(6), .heads = 1 + dice(3), .tokens = 1 + dice(9), .dims = 1 + dice(12)
+                .blocks = copy ? 2 + 2 * dice(4) : 1 + dice(6), .heads = 1 + dice(3), .tokens = 1 + dice(9), .dims = 1 + dice(12)
         };
         struct ckv_job *job = ckv_job_new(1);
         struct ckv_job_group *group = &job->groups[0];
-        uint32_t rows = 1 + dice(box.blocks * box.tokens), sets = one_set ? 1 : 2;
+        uint32_t rows = 1 + dice(random_tables(&box, copy, group)), sets = one_set ? 1 : 2;
+        const struct ckv_row_table *to = copy ? &group->destination : &group->table;
         struct buffers k[2], v[2] = { 0 };
         uint64_t moved = 0;
         uint8_t *flags[2];
 
-        group->table.by_token = dice(2);
-        group->table.tokens_per_block = box.tokens;
-        group->table.entries = scrambled(group->table.by_token ? box.blocks * box.tokens : box.blocks);
         group->kv_heads = box.heads;
         group->layers = calloc(2, sizeof(*group->layers));
         group->layer_count = 2;
@@ -150,7 +183,7 @@ static void move_at_random(bool one_set) {
         group->kept_count = sets;
         group->selection.rows = rows;
         for (uint32_t l = 0; l < 2; l++) {
-                uint32_t keep = 1 + dice(9);
+                uint32_t keep = 1 + dice(10);
 
                 flags[l] = malloc(rows);
                 for (uint32_t j = 0; j < rows; j++)
@@ -158,13 +191,11 @@ static void move_at_random(bool one_set) {
                 if (l < sets)
                         ck_assert_int_eq(ckv_kept_from_flags(flags[l], rows, &group->kept[l]), 0);
                 buffers_init(&k[l], &group->layers[l].k, &box);
-                moved += move_simply(&group->layers[l].k, &group->table, box.heads, flags[l], rows, k[l].before,
-                                     k[l].expected);
+                moved += move_simply(&group->layers[l].k, &group->table, to, box.heads, flags[l], rows, k[l].before, k[l].expected);
                 if (dice(4) == 0)
                         continue;
                 buffers_init(&v[l], &group->layers[l].v, &box);
-                moved += move_simply(&group->layers[l].v, &group->table, box.heads, flags[l], rows, v[l].before,
-                                     v[l].expected);
+                moved += move_simply(&group->layers[l].v, &group->table, to, box.heads, flags[l], rows, v[l].before, v[l].expected);
         }
         ckv_ref_run_move(job);
         ck_assert_uint_eq(group->bytes_moved, moved);
@@ -180,7 +211,43 @@ static void move_at_random(bool one_set) {
 START_TEST(random_layouts) {
         srand(7);
         for (int round = 0; round < 3000; round++)
-                move_at_random(round % 2);
+                move_at_random(round % 2, false);
+}
+END_TEST
+
+/* All kept rows are copied, those that keep their number too, and the source stays as it was. */
+START_TEST(random_copies) {
+        srand(8);
+        for (int round = 0; round < 3000; round++)
+                move_at_random(round % 2, true);
+}
+END_TEST
+
+/* Why nothing was dropped does not matter: such a group is left alone, in place and with a destination. */
+START_TEST(groups_that_keep_all_stay) {
+        for (uint32_t kept_all = CKV_KEPT_EMPTY; kept_all <= CKV_KEPT_PROTECTED; kept_all++) {
+                struct box box = { .blocks = 4, .heads = 2, .tokens = 5, .dims = 3 };
+                struct ckv_job *job = ckv_job_new(1);
+                struct ckv_job_group *group = &job->groups[0];
+                const uint8_t flags[6] = { 1, 0, 1, 1, 0, 1 };
+                struct buffers k;
+
+                srand(kept_all);
+                (void)random_tables(&box, kept_all % 2, group);
+                group->kv_heads = box.heads;
+                group->layers = calloc(1, sizeof(*group->layers));
+                group->layer_count = 1;
+                group->kept = calloc(1, sizeof(*group->kept));
+                group->kept_count = 1;
+                group->budget.kept_all = kept_all;
+                group->bytes_moved = 77;
+                ck_assert_int_eq(ckv_kept_from_flags(flags, 6, &group->kept[0]), 0);
+                buffers_init(&k, &group->layers[0].k, &box);
+                ckv_ref_run_move(job);
+                ck_assert_uint_eq(group->bytes_moved, 0);
+                buffers_check(&k);
+                (void)ckv_job_free(job);
+        }
 }
 END_TEST
 
@@ -227,6 +294,8 @@ int main(void) {
         suite_add_tcase(suite, tcase);
         tcase_set_timeout(tcase, 60);
         tcase_add_test(tcase, random_layouts);
+        tcase_add_test(tcase, random_copies);
+        tcase_add_test(tcase, groups_that_keep_all_stay);
         tcase_add_test(tcase, rows_that_stay_are_not_written);
         tcase_add_test(tcase, a_job_frees_what_hangs_from_it);
         srunner_run_all(runner, CK_NORMAL);

@@ -7,28 +7,13 @@
  * every allocation, and bytes_moved.  A failure names the number of the job.
  */
 #include "base/macros.h"
-#include "kernels/backend.h"
 #include "kernels/reference.h"
-#include "tests/support_gap.h"
 #include "tests/support_golden.h"
 #include "tests/support_random.h"
+#include "tests/support_subject.h"
 
 #include <check.h>
-#include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
-#include <string.h>
-
-struct subject {
-        const char *name;
-        const struct ckv_backend_ops *ops;
-        struct ckv_backend_options options;
-};
-
-static const struct subject subjects[] = {
-        { "cpu, one thread", &ckv_backend_cpu, { .threads = 1, .slice_usec = 2000 } },
-        { "cpu, three threads, short slices", &ckv_backend_cpu, { .threads = 3, .slice_usec = 50 } },
-};
 
 /* Random jobs of one subject: enough that every pair of options meets a few times. Sanitizers look at the same code with
  * fewer of them, because they are twenty times slower. */
@@ -40,74 +25,6 @@ enum { JOBS = 160, WIDE_JOBS = 6, GOLDEN_STEP = 1 };
 
 static struct golden golden;
 
-/* One stage of a job, start to end. */
-static void run_stage(const struct ckv_backend_ops *ops, struct ckv_backend *backend, struct ckv_job *job,
-                      enum ckv_stage stage) {
-        struct pollfd done = { .fd = ops->wait_fd(backend), .events = POLLIN };
-
-        job->stage = stage;
-        ops->submit(backend, job);
-        ck_assert_int_eq(poll(&done, 1, 60000), 1);
-        ck_assert_ptr_eq(ops->reap(backend), job);
-        ck_assert_ptr_null(ops->reap(backend));
-        ck_assert_int_eq(poll(&done, 1, 0), 0);
-}
-
-static struct ckv_backend *open_subject(const struct subject *subject) {
-        struct ckv_backend *backend = NULL;
-
-        ck_assert_int_eq(subject->ops->open(&subject->options, &backend), 0);
-        return backend;
-}
-
-/* Return: kept sets that differ inside the band */
-static uint32_t compare_plans(const struct subject *subject, uint64_t seed, const struct ckv_job *reference,
-                              const struct ckv_job *fast) {
-        uint32_t within = 0;
-
-        ck_assert_msg(reference->outcome == fast->outcome, "%s, job %" PRIu64 ": outcome %d instead of %d",
-                      subject->name, seed, (int)fast->outcome, (int)reference->outcome);
-        if (reference->outcome != CKV_JOB_OK) {
-                ck_assert_uint_eq(reference->fail_group, fast->fail_group);
-                ck_assert_uint_eq(reference->fail_layer, fast->fail_layer);
-                ck_assert_uint_eq(reference->fail_unit, fast->fail_unit);
-                return 0;
-        }
-        for (uint32_t i = 0; i < reference->group_count; i++) {
-                const struct ckv_job_group *ours = &reference->groups[i], *theirs = &fast->groups[i];
-
-                ck_assert_mem_eq(&ours->budget, &theirs->budget, sizeof(ours->budget));
-                ck_assert_uint_eq(ours->kept_count, theirs->kept_count);
-                for (uint32_t k = 0; k < ours->kept_count; k++) {
-                        enum gap gap = gap_judge(reference, i, k, &theirs->kept[k]);
-
-                        ck_assert_msg(gap != GAP_OUTSIDE, "%s, job %" PRIu64 ", group %u, set %u: other rows kept",
-                                      subject->name, seed, i, k);
-                        within += gap == GAP_WITHIN;
-                }
-        }
-        return within;
-}
-
-/* Both move the reference's rows. */
-static void compare_moves(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
-                          struct random_job *reference, struct random_job *fast) {
-        for (uint32_t i = 0; i < reference->job->group_count; i++)
-                for (uint32_t k = 0; k < reference->job->groups[i].kept_count; k++) {
-                        ckv_kept_deinit(&fast->job->groups[i].kept[k]);
-                        ck_assert_int_eq(ckv_kept_copy(&reference->job->groups[i].kept[k],
-                                                       &fast->job->groups[i].kept[k]), 0);
-                }
-        ckv_ref_run_move(reference->job);
-        run_stage(subject->ops, backend, fast->job, CKV_STAGE_MOVE);
-        ck_assert_int_eq(fast->job->outcome, CKV_JOB_OK);
-        for (uint32_t i = 0; i < reference->memory_count; i++)
-                ck_assert_msg(memcmp(reference->memory[i].bytes, fast->memory[i].bytes, reference->memory[i].size) == 0,
-                              "%s, job %" PRIu64 ": other bytes in allocation %u", subject->name, seed, i);
-        for (uint32_t i = 0; i < reference->job->group_count; i++)
-                ck_assert_uint_eq(reference->job->groups[i].bytes_moved, fast->job->groups[i].bytes_moved);
-}
-
 struct tally {
         uint32_t planned, moved, failed, within;
 };
@@ -117,11 +34,11 @@ static void run_random(const struct subject *subject, struct ckv_backend *backen
         struct random_job *reference = random_job_new(seed, shape), *fast = random_job_new(seed, shape);
 
         ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
-        run_stage(subject->ops, backend, fast->job, CKV_STAGE_PLAN);
-        tally->within += compare_plans(subject, seed, reference->job, fast->job);
+        subject_run(subject, backend, fast->job, CKV_STAGE_PLAN);
+        tally->within += subject_compare_plans(subject, seed, reference->job, fast->job);
         tally->planned++;
         if (reference->job->outcome == CKV_JOB_OK) {
-                compare_moves(subject, backend, seed, reference, fast);
+                subject_compare_moves(subject, backend, seed, reference, fast);
                 for (uint32_t i = 0; i < reference->job->group_count; i++)
                         tally->moved += reference->job->groups[i].bytes_moved > 0;
         } else
@@ -132,7 +49,7 @@ static void run_random(const struct subject *subject, struct ckv_backend *backen
 
 START_TEST(plan_and_move_random) {
         const struct subject *subject = &subjects[_i];
-        struct ckv_backend *backend = open_subject(subject);
+        struct ckv_backend *backend = subject_open(subject);
         struct tally tally = { 0 };
 
         for (uint64_t seed = 1; seed <= JOBS; seed++)
@@ -148,10 +65,31 @@ START_TEST(plan_and_move_random) {
 }
 END_TEST
 
+/* What a group may bring along or do otherwise: a destination, a kept set, a length of its own. */
+START_TEST(plan_and_move_variants) {
+        static const struct random_shape variants[] = {
+                { .copy_out = true },
+                { .given = true },
+                { .lengths = true, .groups = 3, .layers = 2 },
+                { .copy_out = true, .given = true, .lengths = true, .groups = 2 },
+        };
+        const struct subject *subject = &subjects[_i % SUBJECTS];
+        const struct random_shape *shape = &variants[_i / SUBJECTS];
+        struct ckv_backend *backend = subject_open(subject);
+        struct tally tally = { 0 };
+
+        for (uint64_t seed = 1; seed <= JOBS / 4; seed++)
+                run_random(subject, backend, 3000 + 100 * (uint64_t)_i + seed, shape, &tally);
+        (void)subject->ops->close(backend);
+        ck_assert_uint_gt(tally.moved, JOBS / 12);
+        ck_assert_uint_le(tally.within, 3);
+}
+END_TEST
+
 /* Leaders and followers, and one set for all layers. */
 START_TEST(plan_and_move_reuse) {
         const struct subject *subject = &subjects[_i];
-        struct ckv_backend *backend = open_subject(subject);
+        struct ckv_backend *backend = subject_open(subject);
         struct tally tally = { 0 };
 
         for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -172,7 +110,7 @@ END_TEST
 /* Windows of 256 rows, and more queries for one KV head than a panel holds. */
 START_TEST(plan_and_move_wide_windows) {
         const struct subject *subject = &subjects[_i];
-        struct ckv_backend *backend = open_subject(subject);
+        struct ckv_backend *backend = subject_open(subject);
         struct ckv_policy asked = { .window = 256, .chunk = 16 };
         struct random_shape shape = { .rows = 700, .kv_heads = 1, .layers = 1, .groups = 1, .asked = &asked,
                 .keep_ratio = 500000 };
@@ -189,7 +127,7 @@ END_TEST
 
 START_TEST(plan_golden) {
         const struct subject *subject = &subjects[_i];
-        struct ckv_backend *backend = open_subject(subject);
+        struct ckv_backend *backend = subject_open(subject);
         uint32_t ran = 0;
 
         for (uint32_t i = 0; i < golden.count; i += GOLDEN_STEP) {
@@ -202,7 +140,7 @@ START_TEST(plan_golden) {
                         continue;
                 ck_assert_int_eq(r, 0);
                 job->deadline_nsec = UINT64_MAX;
-                run_stage(subject->ops, backend, job, CKV_STAGE_PLAN);
+                subject_run(subject, backend, job, CKV_STAGE_PLAN);
                 ck_assert_int_eq(job->outcome, CKV_JOB_OK);
                 ck_assert_msg(golden_equal(c, &job->groups[0].kept[0]), "%s, line %u of golden.json: other rows kept",
                               subject->name, c->line);
@@ -227,10 +165,11 @@ int main(void) {
         }
         suite_add_tcase(suite, tcase);
         tcase_set_timeout(tcase, 600);
-        tcase_add_loop_test(tcase, plan_and_move_random, 0, CKV_ARRAY_SIZE(subjects));
-        tcase_add_loop_test(tcase, plan_and_move_reuse, 0, CKV_ARRAY_SIZE(subjects));
-        tcase_add_loop_test(tcase, plan_and_move_wide_windows, 0, CKV_ARRAY_SIZE(subjects));
-        tcase_add_loop_test(tcase, plan_golden, 0, CKV_ARRAY_SIZE(subjects));
+        tcase_add_loop_test(tcase, plan_and_move_random, 0, SUBJECTS);
+        tcase_add_loop_test(tcase, plan_and_move_variants, 0, 4 * SUBJECTS);
+        tcase_add_loop_test(tcase, plan_and_move_reuse, 0, SUBJECTS);
+        tcase_add_loop_test(tcase, plan_and_move_wide_windows, 0, SUBJECTS);
+        tcase_add_loop_test(tcase, plan_golden, 0, SUBJECTS);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
         srunner_free(runner);
