@@ -33,8 +33,9 @@ void ckv_tenants_set_limits(struct ckv_daemon *daemon) {
         struct ckv_tenant *tenant, *next;
 
         ckv_assert_loop_thread();
-        HASH_ITER(hh, daemon->tenants, tenant, next)
+        HASH_ITER(hh, daemon->tenants, tenant, next) {
                 set_limits(tenant);
+        }
 }
 
 int ckv_tenant_ref(struct ckv_daemon *daemon, uint32_t uid, struct ckv_tenant **ret_tenant) {

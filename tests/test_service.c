@@ -96,21 +96,21 @@ static unsigned fed(unsigned periods) {
 
 START_TEST(idle_device_is_healthy_however_long) {
         progress_age_nsec = 1000 * CKV_NSEC_PER_SEC;
-        ck_assert_uint_ge(fed(4), 4);
+        ck_assert_uint_ge(fed(4), 2);
 }
 END_TEST
 
 START_TEST(working_device_is_healthy) {
         health.running = 1;
         progress_age_nsec = PERIOD_USEC * CKV_NSEC_PER_USEC / 2;
-        ck_assert_uint_ge(fed(4), 4);
+        ck_assert_uint_ge(fed(4), 2);
 }
 END_TEST
 
 START_TEST(slice_that_ends_meanwhile_is_progress) {
         health.running = 1;
         progress_age_nsec = -(CKV_NSEC_PER_SEC);
-        ck_assert_uint_ge(fed(2), 2);
+        ck_assert_uint_ge(fed(2), 1);
 }
 END_TEST
 
@@ -123,7 +123,7 @@ START_TEST(stuck_device_is_not_fed) {
         ck_assert_uint_eq(fed(4), 0);
         /* it goes on: so does the feeding */
         progress_age_nsec = 0;
-        ck_assert_uint_ge(fed(2), 2);
+        ck_assert_uint_ge(fed(2), 1);
 }
 END_TEST
 
