@@ -30,12 +30,9 @@ static void set_limits(struct ckv_tenant *tenant) {
 }
 
 void ckv_tenants_set_limits(struct ckv_daemon *daemon) {
-        struct ckv_tenant *tenant, *next;
-
         ckv_assert_loop_thread();
-        HASH_ITER(hh, daemon->tenants, tenant, next) {
+        for (struct ckv_tenant *tenant = daemon->tenants; tenant; tenant = tenant->hh.next)
                 set_limits(tenant);
-        }
 }
 
 int ckv_tenant_ref(struct ckv_daemon *daemon, uint32_t uid, struct ckv_tenant **ret_tenant) {
