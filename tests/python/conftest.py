@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# matrices here are small: threads would only wait for one another, and worst on a busy machine
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]

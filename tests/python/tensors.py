@@ -162,6 +162,35 @@ STAGE_EXAMPLES = [
 ]
 
 
+def _of_profile(profile: str, length: int, chunk: int, window: int, kept: str, **given: Any) -> StageExample:
+    params = Params(profile=profile, chunk=chunk, window=window, **given)
+    name = "-".join([profile, str(length), *(f"{k}={v}" for k, v in given.items()), f"c={chunk}", f"w={window}"])
+    return StageExample(name, params, pattern(length), kept, outcome="fits" if kept == f"0-{length - 1}" else "dropped")
+
+
+PROFILE_EXAMPLES = [  # section 6.3
+    _of_profile("kvpress", 60, 10, 8, "20-39 50-59", keep_ratio=500000),
+    _of_profile("kvpress", 57, 10, 8, "30-56", keep_ratio=500000),
+    _of_profile("kvpress", 100, 20, 8, "80-99", keep_ratio=100000),
+    _of_profile("kvpress", 100, 10, 8, "90-99", keep_ratio=100000),
+    _of_profile("kvpress", 200, 10, 8, "190-199", keep_ratio=100000),
+    _of_profile("kvpress", 200, 10, 8, "30-39 90-99 190-199", keep_ratio=200000),
+    _of_profile("kvpress", 45, 10, 32, "20-29", keep_ratio=300000),
+    _of_profile("kvpress", 1003, 10, 64, "940-989", keep_ratio=50000),
+    _of_profile("paper", 60, 10, 8, "20-39 50-59", max_tokens=30),
+    _of_profile("paper", 60, 10, 8, "20-39 50-59", max_tokens=30, join="union"),
+    _of_profile("paper", 60, 10, 8, "20-39 50-59", max_tokens=35),
+    _of_profile("paper", 57, 10, 8, "20-36 49-56", max_tokens=25),
+    _of_profile("paper", 57, 10, 8, "20-39 49-56", max_tokens=25, join="union"),
+    _of_profile("paper", 60, 10, 8, "52-59", max_tokens=9),
+    _of_profile("paper", 60, 10, 8, "0-59", max_tokens=60),
+]
+PROFILE_COUNTS = [  # section 6.3, kvpress: millionths, rows, chunk, rows kept
+    (100000, 8192, 10, 802), (100000, 8192, 20, 792), (250000, 4096, 20, 1016), (500000, 1003, 20, 483),
+    (700000, 900, 10, 620),
+]
+
+
 @dataclass(frozen=True)
 class EndToEnd:
     """One variant of the table in section 6.4."""

@@ -291,6 +291,29 @@ def test_stage_example(bench: Bench, kind: str, example: tensors.StageExample) -
     assert (group.kept_all.name.lower(), group.budget_raised) == (example.outcome, example.raised)
 
 
+@pytest.mark.parametrize("example", tensors.PROFILE_EXAMPLES, ids=lambda e: e.name)
+def test_profile_example(client: chunkkv.Client, example: tensors.StageExample) -> None:
+    """Section 6.3 through the daemon, from scores of rows."""
+    p, length = example.params, len(example.scores)
+    policy = chunkkv.Policy(profile=p.profile, chunk=p.chunk, window=p.window,  # type: ignore[arg-type]
+                            join="union" if p.join == "union" else None)
+    with chunkkv.SharedCache.allocate(client, layers=1, tokens=length, kv_heads=1, q_heads=1, head_dim=8) as cache:
+        answer = client.plan(cache, rows=length, policy=policy, max_tokens=p.max_tokens, score_kind="rows",
+                             keep_ratio=p.keep_ratio / 1e6 if p.keep_ratio else None,
+                             scores_in=example.scores.astype(np.float32)[None])
+        assert answer.layers[0].rows.tolist() == tensors.rows_of(example.kept)
+        assert answer.groups[0].kept_all.name.lower() == example.outcome
+
+
+@pytest.mark.parametrize(("keep", "length", "chunk", "rows"), tensors.PROFILE_COUNTS)
+def test_profile_counts(client: chunkkv.Client, keep: int, length: int, chunk: int, rows: int) -> None:
+    with chunkkv.SharedCache.allocate(client, layers=1, tokens=length, kv_heads=1, q_heads=1, head_dim=8) as cache:
+        answer = client.plan(cache, rows=length, policy=chunkkv.Policy(profile="kvpress", chunk=chunk, window=8),
+                             keep_ratio=keep / 1e6, score_kind="rows",
+                             scores_in=tensors.pattern(length).astype(np.float32)[None])
+        assert answer.physical_len == rows
+
+
 def test_tensor_parallel_ranks_agree(bench: Bench) -> None:
     """Two ranks with half of the heads each: scores out, added in the order of ranks, scores in, equal digests."""
     half = HEADS // 2

@@ -380,36 +380,39 @@ def test_stale_boot_is_answered_and_never_executed(new_daemon: Callable[..., Dae
     client.close()
 
 
-def test_core_killed_under_a_waiting_client(new_daemon: Callable[..., Daemon]) -> None:
-    """The pidfd tells at once; an unanswered in-place request leaves the cache torn, a plan clean."""
-    for mode in ("plan", "compress"):
-        daemon = new_daemon()
-        client = chunkkv.Client(daemon.prefix())
-        cache = prepared(client, 65_536, layers=4)
-        caught: list[chunkkv.ChunkkvError] = []
+@pytest.mark.parametrize(("mode", "state"), [("plan", CacheState.CLEAN), ("compress", CacheState.TORN),
+                                             ("copy_out", CacheState.CLEAN)])
+def test_core_killed_under_a_waiting_client(new_daemon: Callable[..., Daemon], mode: str, state: CacheState) -> None:
+    """The pidfd tells at once; an unanswered in-place request leaves the cache torn, a plan or a copy clean."""
+    daemon = new_daemon()
+    client = chunkkv.Client(daemon.prefix())
+    cache = prepared(client)
+    request = {"rows": ROWS, "keep_ratio": 0.5, "timeout": 60.0}
+    if mode == "copy_out":
+        request["destination"] = [1]
+    caught: list[chunkkv.ChunkkvError] = []
 
-        def work(client: chunkkv.Client = client, cache: chunkkv.SharedCache = cache, mode: str = mode,
-                 caught: list[chunkkv.ChunkkvError] = caught) -> None:
-            try:
-                while True:
-                    getattr(client, mode)(cache, rows=65_536, keep_ratio=0.5, timeout=60)
-            except chunkkv.ChunkkvError as error:
-                caught.append(error)
+    def work() -> None:
+        try:
+            getattr(client, mode)(cache, **request)
+        except chunkkv.ChunkkvError as error:
+            caught.append(error)
 
-        worker = threading.Thread(target=work)
-        worker.start()
-        time.sleep(0.3)
-        daemon.kill()
-        start = time.monotonic()
-        worker.join(10)
-        assert not worker.is_alive()
-        assert time.monotonic() - start < 2.0
-        assert isinstance(caught[0], chunkkv.CoreDied)
-        assert caught[0].cache == (CacheState.CLEAN if mode == "plan" else CacheState.TORN)
-        daemon.start()
-        client.reconnect()
-        client.ping()
-        client.close()
+    os.kill(daemon.pid, signal.SIGSTOP)  # so that the request is sent and stays unanswered
+    worker = threading.Thread(target=work)
+    worker.start()
+    time.sleep(0.3)
+    daemon.kill()
+    start = time.monotonic()
+    worker.join(10)
+    assert not worker.is_alive()
+    assert time.monotonic() - start < 2.0
+    assert isinstance(caught[0], chunkkv.CoreDied)
+    assert caught[0].cache == state
+    daemon.start()
+    client.reconnect()
+    client.ping()
+    client.close()
 
 
 # ---- side socket

@@ -39,22 +39,17 @@ def test_stage_example_budget_refused() -> None:
         ref.select(tensors.pattern(60), 60, replace(tensors.STAGE, max_tokens=10, tight="refuse"))
 
 
-@pytest.mark.parametrize(("length", "c", "w", "keep", "kept"), [
-    (60, 10, 8, 500000, "20-39 50-59"), (57, 10, 8, 500000, "30-56"), (100, 20, 8, 100000, "80-99"),
-    (100, 10, 8, 100000, "90-99"), (200, 10, 8, 100000, "190-199"), (200, 10, 8, 200000, "30-39 90-99 190-199"),
-    (45, 10, 32, 300000, "20-29"), (1003, 10, 64, 50000, "940-989")])
-def test_stage_example_kvpress(length: int, c: int, w: int, keep: int, kept: str) -> None:
-    p = Params(profile="kvpress", chunk=c, window=w, keep_ratio=keep)
-    assert ref.select_kvpress(tensors.pattern(length), length, p).kept.tolist() == tensors.rows_of(kept)
+@pytest.mark.parametrize("example", tensors.PROFILE_EXAMPLES, ids=lambda e: e.name)
+def test_profile_example(example: tensors.StageExample) -> None:
+    select = ref.select_paper if example.params.profile == "paper" else ref.select_kvpress
+    plan = select(example.scores, len(example.scores), example.params)
+    assert (plan.kept.tolist(), plan.outcome) == (tensors.rows_of(example.kept), example.outcome)
 
 
-@pytest.mark.parametrize(("length", "most", "join", "kept"), [
-    (60, 30, "cut", "20-39 50-59"), (60, 30, "union", "20-39 50-59"), (60, 35, "cut", "20-39 50-59"),
-    (57, 25, "cut", "20-36 49-56"), (57, 25, "union", "20-39 49-56"), (60, 9, "cut", "52-59"),
-    (60, 60, "cut", "0-59")])
-def test_stage_example_paper(length: int, most: int, join: str, kept: str) -> None:
-    p = Params(profile="paper", chunk=10, window=8, max_tokens=most, join=join)
-    assert ref.select_paper(tensors.pattern(length), length, p).kept.tolist() == tensors.rows_of(kept)
+@pytest.mark.parametrize(("keep", "length", "chunk", "rows"), tensors.PROFILE_COUNTS)
+def test_profile_counts(keep: int, length: int, chunk: int, rows: int) -> None:
+    p = Params(profile="kvpress", chunk=chunk, window=8, keep_ratio=keep)
+    assert len(ref.select_kvpress(tensors.pattern(length), length, p).kept) == rows
 
 
 def test_stage_example_paper_refused() -> None:
