@@ -4,7 +4,7 @@
  * R21 ranks by score descending, then lower index; R22 walks until the budget
  * is used up and stops at the first unit that does not fit.  No ranking is
  * ever built: a radix select over the order-preserving bits of the scores adds
- * up sizes instead of counts, and finds in four passes the score at which the
+ * up sizes instead of counts, and finds in three passes the score at which the
  * walk ends; units above it are in, units at it are taken by index until one
  * does not fit.  That is the same set, in time linear in the number of units.
  *
@@ -27,18 +27,24 @@ static uint32_t order_of(float score) {
         return bits & 0x80000000U ? ~bits : bits | 0x80000000U;
 }
 
+/* Where the three passes cut a score: wide digits, since items that share the first digit are what the second pass costs. */
+static const struct digit {
+        unsigned shift, bits;
+} digits[] = { { 21, 11 }, { 10, 11 }, { 0, 10 } };
+
 /* One pass of the radix select: among the items whose higher bits are *prefix, spend *left on whole buckets from the
- * top down. Return: false if all of them fit; else *prefix gains the byte of the bucket in which the walk ends. */
-static bool narrow(const uint32_t *order, const uint32_t *size, uint32_t n, unsigned shift, uint32_t *prefix,
+ * top down. Return: false if all of them fit; else *prefix gains the digit of the bucket in which the walk ends. */
+static bool narrow(const uint32_t *order, const uint32_t *size, uint32_t n, const struct digit *digit, uint32_t *prefix,
                    uint64_t *left) {
-        uint64_t bucket[256] = { 0 };
+        uint64_t bucket[1 << 11] = { 0 };
+        uint32_t buckets = UINT32_C(1) << digit->bits;
 
         for (uint32_t i = 0; i < n; i++)
-                if (((uint64_t)order[i] >> (shift + 8)) == *prefix)
-                        bucket[(order[i] >> shift) & 0xff] += size ? size[i] : 1;
-        for (unsigned b = 256; b-- > 0;) {
+                if (((uint64_t)order[i] >> (digit->shift + digit->bits)) == *prefix)
+                        bucket[(order[i] >> digit->shift) & (buckets - 1)] += size ? size[i] : 1;
+        for (uint32_t b = buckets; b-- > 0;) {
                 if (bucket[b] > *left) {
-                        *prefix = *prefix << 8 | b;
+                        *prefix = *prefix << digit->bits | b;
                         return true;
                 }
                 *left -= bucket[b];
@@ -52,8 +58,8 @@ static uint32_t walk(const uint32_t *order, const uint32_t *size, uint32_t n, ui
         uint64_t left = *budget;
         uint32_t threshold = 0, cut = n;
 
-        for (int shift = 24; shift >= 0; shift -= 8)
-                if (!narrow(order, size, n, (unsigned)shift, &threshold, &left)) {
+        for (size_t d = 0; d < CKV_ARRAY_SIZE(digits); d++)
+                if (!narrow(order, size, n, &digits[d], &threshold, &left)) {
                         memset(taken, 1, n);
                         *budget = (uint32_t)left;
                         return n;
