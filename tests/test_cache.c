@@ -139,6 +139,7 @@ static void refused(enum ckv_code code, enum ckv_field field, enum ckv_detail de
 START_TEST(addresses_of_layers) {
         struct ckv_record_status status;
         struct ckv_cache *cache;
+        uint32_t id;
 
         ask_for_legal();
         ask.planes[1].scale = 0.5f;
@@ -153,8 +154,11 @@ START_TEST(addresses_of_layers) {
                           layer->k.dims == DIMS);
         }
         ck_assert_uint_eq(core.regions[0].cache_uses, uses + 2 * LAYERS);
-        ck_assert(ckv_cache_unregister(&core.session, cache->id, &status));
         ck_assert(!ckv_cache_unregister(&core.session, cache->id + 1, &status));
+        ck_assert_int_eq(status.code, CKV_CODE_NOT_FOUND);
+        id = cache->id;
+        ck_assert(ckv_cache_unregister(&core.session, id, &status));
+        ck_assert(!ckv_cache_unregister(&core.session, id, &status));
         ck_assert_int_eq(status.code, CKV_CODE_NOT_FOUND);
 }
 END_TEST
