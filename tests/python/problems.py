@@ -59,7 +59,8 @@ class Problem:
         self.q_heads = self.heads * int(rng.integers(1, 8))
         self.layers = int(rng.integers(1, 5))
         self.dim = int(rng.choice([16, 32] if self.engine == "vllm-cpu-amx" else [8, 16, 24, 64]))
-        self.length = int(rng.integers(40, 450)) if rng.random() < 0.85 else int(rng.integers(0, 60))
+        short = int(rng.choice([0, 1, *rng.integers(2, 60, 6)]))
+        self.length = int(rng.integers(40, 450)) if rng.random() < 0.85 else short
         self.tokens = {"sglang": 1, "vllm-cpu-amx": 32}.get(self.engine) or int(rng.choice([4, 16, 33, 128]))
         self.params = self._params()
         self.positions = self._positions()
@@ -117,8 +118,8 @@ class Problem:
             p = replace(p, protect_prefix=min(whole, self.length))
         if p.selector == "chunk_at":
             cuts = np.unique(rng.integers(1, max(self.length, 2), int(rng.integers(0, 40))))
-            lengths = np.diff(np.r_[0, cuts[cuts < self.length], self.length])
-            p = replace(p, chunk_lengths=tuple(lengths.tolist()), selector="chunk_at" if self.length else "chunk",
+            lengths = np.diff(np.r_[0, cuts[cuts < self.length], self.length]).tolist() if self.length else ()
+            p = replace(p, chunk_lengths=tuple(lengths), selector="chunk_at" if self.length else "chunk",
                         unit_reduce=None if p.unit_reduce == "sum" else p.unit_reduce)
         if self.latent:
             fixed = p.profile in ("kvpress", "paper")

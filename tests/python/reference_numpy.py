@@ -274,9 +274,9 @@ def ranking(scores: F32) -> Rows:
 def settle(length: int, p: Params, pos: Rows) -> Plan | None:
     """R20: the plan, where lengths alone decide it; None where scores are needed."""
     everything = np.arange(length)
-    if length == 0:
-        return Plan(everything, "empty")
     budget = budget_rows(length, p)
+    if length == 0:
+        return Plan(everything, "empty", budget)
     if length < p.shortest or length < p.w:
         return Plan(everything, "short", budget)
     if budget >= length:
@@ -328,8 +328,6 @@ def select(t: F64, length: int, p: Params, pos: Rows | None = None) -> Plan:
 def select_paper(t: F64 | None, length: int, p: Params) -> Plan:
     """Section 6.1, paper: the best chunks, cut to make room for the window, or joined with it (R50)."""
     everything = np.arange(length)
-    if length == 0:
-        return Plan(everything, "empty")
     most = asked_rows(length, p)
     if most >= length:
         return Plan(everything, "fits", most)
@@ -392,6 +390,8 @@ def plan_layers(layers: Sequence[Layer], p: Params, pos: Rows | None = None) -> 
     length = len(layers[0].k)
     pos = np.arange(length) if pos is None else pos
     if p.profile in ("kvpress", "paper"):
+        if length == 0:
+            return [Plan(np.arange(0), "empty")] * len(layers)
         if p.profile == "kvpress" and (length <= p.w or length < p.c):
             raise Refused("UNSUPPORTED")
         if p.profile == "paper":
