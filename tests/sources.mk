@@ -160,7 +160,7 @@ test_service_SOURCES := tests/test_service.c tests/support_files.c daemon/watchd
         daemon/tenant.c daemon/loop_thread.c
 test_service_LIBS := base
 test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
-CORE_TESTS := test_admit test_admit_tables test_admit_queries test_cache
+CORE_TESTS := test_admit test_admit_tables test_admit_queries test_cache test_request
 TESTS += $(CORE_TESTS)
 define core_test
 $(1)_SOURCES := tests/$(1).c tests/support_random.c $$(CORE_SOURCES)

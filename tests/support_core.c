@@ -268,18 +268,24 @@ bool core_start(struct core *core, const struct core_ask *ask, struct ckv_record
         return true;
 }
 
-void core_finish(struct core *core) {
-        while (submitted) {
-                struct ckv_job *job = submitted;
+bool core_step(struct core *core) {
+        struct ckv_job *job = submitted;
 
-                submitted = NULL;
-                if (job->stage == CKV_STAGE_PLAN)
-                        ck_assert_int_eq(ckv_ref_run_plan(job), 0);
-                else
-                        ckv_ref_run_move(job);
-                ckv_request_stage_done(job->owner);
-        }
-        core->request = NULL;
+        if (!job)
+                return false;
+        submitted = NULL;
+        if (job->stage == CKV_STAGE_PLAN)
+                ck_assert_int_eq(ckv_ref_run_plan(job), 0);
+        else
+                ckv_ref_run_move(job);
+        ckv_request_stage_done(job->owner);
+        core->request = core->session.requests;
+        return true;
+}
+
+void core_finish(struct core *core) {
+        while (core_step(core))
+                ;
         ckv_answer_deinit(&core->answer);
         core->answer = sent;
         sent = (struct ckv_answer){ 0 };

@@ -69,6 +69,9 @@ void core_ask(const struct core *core, struct core_ask *ret_ask, uint32_t rows);
 /* core_start() - ckv_request_start(). Return: true, and core->request is in flight; or false, and nothing is left behind. */
 bool core_start(struct core *core, const struct core_ask *ask, struct ckv_record_status *ret_status);
 
+/* core_step() - one stage of the request in flight. Return: false if there is none. */
+bool core_step(struct core *core);
+
 /* core_finish() - plan, move where it must, until core->answer is there */
 void core_finish(struct core *core);
 
