@@ -202,6 +202,7 @@ class Instance:
             words = np.asarray(self._entries(self.slots, self.form), np.uint32)
             self.bench.memory.numpy(len(words), np.uint32, self._table_at)[...] = words
         self.before = self.bench.everything[: self.end].copy()
+        self.reply_form = str(rng.choice(["runs", "rows", "in_region", ""])) or None
 
     @property
     def itemsize(self) -> int:
@@ -230,7 +231,7 @@ class Instance:
             "rows": p.length, "policy": p.policy(), "protect": p.params.spans, "protect_prefix": self.problem.prefix,
             "keep_ratio": p.params.keep_ratio / 1e6 if p.params.keep_ratio else None,
             "max_tokens": p.params.max_tokens, "table": chunkkv.Table(numbers, self.form),  # type: ignore[arg-type]
-            "chunk_lengths": p.params.chunk_lengths or None,
+            "chunk_lengths": p.params.chunk_lengths or None, "reply_form": self.reply_form,
             "positions": None if p.positions is None else [(a, b) for a, b in ref.ranges(p.positions)],
             "queries": chunkkv.Queries.of_array(self._queries, region=self.bench.region, dtype=p.query_dtype,
                                                 ring_start=self.ring_start, last_row=p.params.last_row or 0)}

@@ -357,7 +357,7 @@ def test_positions_of_kept_rows() -> None:
 def test_most_runs_of_a_set(given: dict[str, object], most: int) -> None:
     """The estimate that decides how a reply comes: never below the truth, and not far above it."""
     bound = exchange.most_runs(chunkkv.GroupJob(rows=1000, table=[0], **given))  # type: ignore[arg-type]
-    assert most <= bound <= most + 12
+    assert most <= bound <= most + 20
 
 
 def test_scores_in_a_message_need_a_region() -> None:

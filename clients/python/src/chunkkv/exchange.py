@@ -21,6 +21,7 @@ from .cache import Cache
 from .errors import invalid
 from .job import AnyTable, GroupJob, Queries, Table, table_of
 from .memory import SharedMemory
+from .policy import MILLION, millionths
 from .region import Region, Slice
 from .session import Limits
 from .wire import Mode
@@ -51,13 +52,20 @@ def unit_rows(job: GroupJob) -> int:
 
 
 def most_runs(job: GroupJob) -> int:
-    """The most kept runs that one set of a group can have."""
+    """The most kept runs that one set of a group can have; a little more than what the daemon wants room for.
+
+    Units are kept or dropped whole, but for the one at which the budget ends.  Protected rows form a stretch for
+    each span, and at both ends.  A kept run holds whole kept units or such a stretch; a dropped run holds whole dropped
+    units, or touches a stretch, which has two sides.
+    """
     if job.keep is not None:
         return len(job.keep)
-    kept = job.rows if job.keep_ratio is None else int(job.rows * float(job.keep_ratio)) + 1
-    kept = min(kept, job.rows if job.max_tokens is None else job.max_tokens) + (job.first_policy.align or 1)
-    unit = unit_rows(job)
-    return min(kept // unit, max(0, job.rows - kept) // unit + 1) + len(job.protect) + 8
+    unit, stretches = unit_rows(job), len(job.protect) + 3
+    cut = unit // 2 + 4  # runs inside the unit at which the budget ends
+    least = job.rows if job.keep_ratio is None else job.rows * millionths(job.keep_ratio) // MILLION
+    least = min(least, job.rows if job.max_tokens is None else job.max_tokens)
+    most = least + (job.first_policy.align or 1)
+    return min(most // unit + stretches, (job.rows - least) // unit + 2 * stretches, job.rows // 2) + cut
 
 
 class Exchange:
@@ -217,8 +225,11 @@ class Exchange:
             return "runs"
         size = 0
         for job in self._jobs:
-            lists = 1 if job.positions is None else 2
-            size += 512 + self._layers(job) * lists * (2 * most_runs(job) + job.rows // 100 + 48)
+            runs = most_runs(job)
+            one = 2 * runs + job.rows // 100 + 48
+            if job.positions is not None:  # a run of rows breaks where their positions do
+                one += 2 * (runs + len(job.positions)) + job.next_position // 100 + 48
+            size += 512 + self._layers(job) * one
         return "runs" if 2 * size <= most else "in_region"
 
     def _set_bytes(self, job: GroupJob) -> int:
