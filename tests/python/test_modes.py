@@ -232,6 +232,18 @@ def test_scores_out_select_the_same_when_they_come_in(bench: Bench, kind: str, g
     assert other.groups[0].kept_digest != scored.groups[0].kept_digest
 
 
+@pytest.mark.parametrize(("sliding", "seen"), [(ROWS - WINDOW, False), (ROWS - WINDOW + 1, True)])
+def test_sliding_window_ends_where_it_should(bench: Bench, sliding: int, seen: bool) -> None:
+    """Row 0 is as far as its width from the oldest query, or one row less."""
+    answer = bench.client.plan(bench.cache, scores_out=True, score_kind="rows",
+                               **bench.request(keep_ratio=0.3, policy={"sliding": sliding}))
+    scores = answer.groups[0].scores
+    assert scores is not None
+    assert (scores[:, 0] > 0).all() == seen
+    assert (scores[:, 1] > 0).all()
+    assert seen or not scores[:, 0].any()
+
+
 def test_scores_of_a_slice_of_the_callers(bench: Bench) -> None:
     at = bench.memory.size - 4096
     request = bench.request(keep_ratio=0.35, policy={"layers": "one"}, score_kind="rows")
