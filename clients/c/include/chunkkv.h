@@ -32,7 +32,8 @@
  *
  * Threads.  There is no global state.  A connection may be used by several
  * threads at once: while one waits for an answer the others may submit, wait
- * and cancel.  chunkkv_close() comes last.  A connection does not survive fork().
+ * and cancel; only a descriptor on its way, in chunkkv_region_register(), holds
+ * them up.  chunkkv_close() comes last.  A connection does not survive fork().
  *
  * Sizes.  What would be too long for a message goes through shared memory by
  * itself: tables first as runs, then in a region of the library's own, which is
