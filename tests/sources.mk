@@ -108,7 +108,7 @@ test_gate_link_LIBS := ipc base
 test_gate_link_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # the C client against a private daemon, and chunkkvctl up to the point where it needs one
-TESTS += test_client_c test_client_faults test_ctl
+TESTS += test_client_c test_client_faults test_ctl test_ctl_files test_explain
 test_client_c_SOURCES := tests/test_client_c.c tests/support_client.c tools/private.c
 test_client_c_LIBS := $(chunkkv_LIBS)
 test_client_c_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
@@ -118,6 +118,12 @@ test_client_faults_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
 test_ctl_SOURCES := tests/test_ctl.c $(ctl_SOURCES)
 test_ctl_LIBS := $(chunkkv_LIBS)
 test_ctl_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
+test_ctl_files_SOURCES := tests/test_ctl_files.c $(ctl_SOURCES)
+test_ctl_files_LIBS := $(chunkkv_LIBS)
+test_ctl_files_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
+test_explain_SOURCES := tests/test_explain.c $(ctl_SOURCES)
+test_explain_LIBS := $(chunkkv_LIBS)
+test_explain_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
 $(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
 TESTS += test_gate_refusals
 test_gate_refusals_SOURCES := tests/test_gate_refusals.c $(filter-out tests/test_gate_decode.c,$(test_gate_decode_SOURCES))
