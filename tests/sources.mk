@@ -83,6 +83,27 @@ test_gate_LIBS := ipc base
 test_gate_LDLIBS := $(CHECK_LDLIBS) -lzmq -lprotobuf-c
 PB_SOURCES += $(test_gate_SOURCES)
 $(O)/test_gate: | $(O)/chunkkv-gate
+
+# the gate's parts, without a process
+TESTS += test_gate_parts test_gate_decode test_gate_refusals test_gate_encode
+test_gate_parts_SOURCES := tests/test_gate_parts.c $(addprefix daemon/gate/,address.c budget.c connections.c link.c)
+test_gate_parts_LIBS := ipc base
+test_gate_parts_LDLIBS := $(CHECK_LDLIBS)
+GATE_DECODER_SOURCES := tests/support_requests.c $(addprefix daemon/gate/,budget.c check.c decode_cache.c decode_compress.c \
+        decode_envelope.c decode_group.c decode_hello.c decode_policy.c decode_region.c link.c unknown.c)
+test_gate_decode_SOURCES := tests/test_gate_decode.c $(GATE_DECODER_SOURCES)
+test_gate_decode_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_gate_decode_LIBS := proto ipc base
+test_gate_decode_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
+test_gate_refusals_SOURCES := tests/test_gate_refusals.c $(GATE_DECODER_SOURCES)
+test_gate_refusals_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_gate_refusals_LIBS := proto ipc base
+test_gate_refusals_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
+test_gate_encode_SOURCES := tests/test_gate_encode.c daemon/gate/encode.c daemon/gate/encode_compressed.c
+test_gate_encode_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_gate_encode_LIBS := proto base
+test_gate_encode_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
+PB_SOURCES += tests/test_gate_decode.c tests/test_gate_refusals.c tests/test_gate_encode.c tests/support_requests.c
 TESTS += test_options test_runtime
 test_options_SOURCES := tests/test_options.c daemon/options.c
 test_options_LIBS := base
@@ -90,14 +111,6 @@ test_options_LDLIBS := $(CHECK_LDLIBS)
 test_runtime_SOURCES := tests/test_runtime.c tests/support_files.c daemon/memory_limit.c daemon/runtime_dir.c
 test_runtime_LIBS := base
 test_runtime_LDLIBS := $(CHECK_LDLIBS)
-
-# the gate's parts, without a socket
-TESTS += test_gate_decode
-test_gate_decode_SOURCES := tests/test_gate_decode.c tests/support_requests.c $(filter-out daemon/gate/main.c,$(chunkkv-gate_SOURCES))
-test_gate_decode_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
-test_gate_decode_LIBS := proto ipc base
-test_gate_decode_LDLIBS := $(CHECK_LDLIBS) -lzmq -lprotobuf-c
-PB_SOURCES += tests/test_gate_decode.c tests/support_requests.c
 TESTS += test_gate_channel test_gate_link
 test_gate_channel_SOURCES := tests/test_gate_channel.c tests/support_files.c daemon/gate_channel.c
 test_gate_channel_LIBS := ipc base
@@ -125,30 +138,22 @@ test_explain_SOURCES := tests/test_explain.c $(ctl_SOURCES)
 test_explain_LIBS := $(chunkkv_LIBS)
 test_explain_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
 $(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
-TESTS += test_gate_refusals
-test_gate_refusals_SOURCES := tests/test_gate_refusals.c $(filter-out tests/test_gate_decode.c,$(test_gate_decode_SOURCES))
-test_gate_refusals_OBJECTS := $(test_gate_decode_OBJECTS)
-test_gate_refusals_LIBS := $(test_gate_decode_LIBS)
-test_gate_refusals_LDLIBS := $(test_gate_decode_LDLIBS)
-PB_SOURCES += tests/test_gate_refusals.c
 TESTS += test_side
 test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/tenant.c daemon/loop_thread.c \
         daemon/options.c
 test_side_LIBS := ipc base
 test_side_LDLIBS := $(CHECK_LDLIBS) -lsystemd
-TESTS += test_gate_encode test_gate_parts
-test_gate_encode_SOURCES := tests/test_gate_encode.c daemon/gate/encode.c daemon/gate/encode_compressed.c
-test_gate_encode_OBJECTS := $(test_gate_decode_OBJECTS)
-test_gate_encode_LIBS := proto base
-test_gate_encode_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
-PB_SOURCES += tests/test_gate_encode.c
-test_gate_parts_SOURCES := tests/test_gate_parts.c $(addprefix daemon/gate/,address.c budget.c connections.c link.c)
-test_gate_parts_LIBS := ipc base
-test_gate_parts_LDLIBS := $(CHECK_LDLIBS)
 TESTS += test_daemon_process
 test_daemon_process_SOURCES := tests/test_daemon_process.c tests/support_daemon.c tests/support_files.c
 test_daemon_process_LIBS := ipc base
 test_daemon_process_LDLIBS := $(CHECK_LDLIBS)
+
+# what the daemon does for its service manager
+TESTS += test_service
+test_service_SOURCES := tests/test_service.c tests/support_files.c daemon/watchdog.c daemon/reload.c daemon/memory_limit.c \
+        daemon/tenant.c daemon/loop_thread.c
+test_service_LIBS := base
+test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # admission and answers of the core, without a process
 TESTS += test_reply_bounds
@@ -159,13 +164,6 @@ test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c da
 test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
 test_reply_bounds_LIBS := kernels proto ipc base
 test_reply_bounds_LDLIBS := $(CHECK_LDLIBS) -lsystemd -lprotobuf-c
-
-# what the daemon does for its service manager
-TESTS += test_service
-test_service_SOURCES := tests/test_service.c tests/support_files.c daemon/watchdog.c daemon/reload.c daemon/memory_limit.c \
-        daemon/tenant.c daemon/loop_thread.c
-test_service_LIBS := base
-test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 CORE_TESTS := test_admit test_admit_tables test_admit_queries test_cache test_request
 TESTS += $(CORE_TESTS)
 define core_test
