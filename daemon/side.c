@@ -8,8 +8,8 @@
  * unsealed memfd, a quota) gets a code and goes on.
  *
  * A connection counts against its user from accept on, and one that is over
- * the limit is closed before a byte of it is read.  At most 64 records of one
- * connection are handled in one turn of the loop.
+ * the limit is told so and closed before a byte of it is read.  At most 64
+ * records of one connection are handled in one turn of the loop.
  *
  * Not here: control pages (slots and kept_bytes must be 0), CUDA descriptors,
  * and reading of memory: only regions do that.
@@ -282,6 +282,17 @@ static int on_process_ended(sd_event_source *source, int fd, uint32_t revents, v
         return 0;
 }
 
+/* quota_notice() - tell a connection that is one too many why it ends; one that has no room for it learns nothing */
+static void quota_notice(int fd, const struct ckv_tenant *tenant) {
+        const struct ckv_side record = {
+                .magic = CKV_SIDE_MAGIC, .version = CKV_SIDE_VERSION, .type = CKV_SIDE_NOTICE,
+                .kind = CKV_SIDE_NOTICE_SESSION_ENDED, .code = CKV_CODE_QUOTA,
+                .size = tenant->limit[CKV_SLOT_CONNECTIONS], .slots = (uint32_t)tenant->used[CKV_SLOT_CONNECTIONS],
+        };
+
+        (void)ckv_seqpacket_send(fd, &record, sizeof(record), -1);
+}
+
 /* conn_new() - know the peer, charge it, watch it. Return: 0, an outcome (refused, nothing left), or -errno. */
 static int conn_new(struct ckv_endpoint *endpoint, int fd, struct ckv_side_conn *conn) {
         struct ckv_tenant *tenant;
@@ -302,6 +313,8 @@ static int conn_new(struct ckv_endpoint *endpoint, int fd, struct ckv_side_conn 
         if (r)
                 return ckv_error_trace(r);
         r = ckv_charge_init(&conn->charge, tenant, CKV_SLOT_CONNECTIONS, 1);
+        if (r == CKV_TENANT_E_QUOTA)
+                quota_notice(fd, tenant);
         ckv_tenant_unref(tenant); /* the charge holds it now */
         if (r)
                 return r;

@@ -20,7 +20,8 @@ enum ckv_side_type {
         CKV_SIDE_OFFER = 3,     /* c->d: kind, size; exactly one descriptor */
         CKV_SIDE_OFFERED = 4,   /* d->c: token for RegisterRegion, good once, for 60 s */
         CKV_SIDE_WITHDRAW = 5,  /* c->d: token of an offer; answered by OFFERED with the same token */
-        CKV_SIDE_NOTICE = 6,    /* d->c: kind of notice, region_id */
+        CKV_SIDE_NOTICE = 6,    /* d->c: kind of notice, region_id; or of a connection over its user's limit: SESSION_ENDED,
+                                   code QUOTA, size = the limit, slots = how many are open, and the socket closes */
 };
 
 enum ckv_side_kind { CKV_SIDE_KIND_MEMFD = 1, CKV_SIDE_KIND_CUDA_VMM = 2 };

@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 enum { SIZE = 8192 };
@@ -447,22 +448,47 @@ START_TEST(descriptors_at_their_limit) {
 }
 END_TEST
 
+/* refused_for_quota() - one connection more than @limit: is told so, and closed, whether or not it has written */
+static void refused_for_quota(uint32_t limit, uint32_t open, bool writes) {
+        const struct ckv_side attach_record = { .magic = CKV_SIDE_MAGIC, .version = CKV_SIDE_VERSION, .type = CKV_SIDE_ATTACH };
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        int over = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), pending = 0;
+        socklen_t size = sizeof(pending);
+        struct ckv_side record;
+
+        strcpy(address.sun_path, path);
+        ck_assert_int_eq(connect(over, (const struct sockaddr *)&address, sizeof(address)), 0);
+        if (writes)
+                ck_assert_int_eq(ckv_seqpacket_send(over, &attach_record, sizeof(attach_record), -1), 0);
+        turn();
+        /* what was never read is reported once, before what was sent to us */
+        ck_assert_int_eq(getsockopt(over, SOL_SOCKET, SO_ERROR, &pending, &size), 0);
+        ck_assert_int_eq(pending, writes ? ECONNRESET : 0);
+        record = answer(over, CKV_SIDE_NOTICE, 0, false, NULL);
+        ck_assert_uint_eq(record.kind, CKV_SIDE_NOTICE_SESSION_ENDED);
+        ck_assert_uint_eq(record.code, CKV_CODE_QUOTA);
+        ck_assert_uint_eq(record.size, limit);
+        ck_assert_uint_eq(record.slots, open);
+        ck_assert(closed(over));
+        (void)close(over);
+}
+
 START_TEST(connections_at_their_limit) {
-        int clients[3], over;
+        int clients[3];
 
         options.connections = 3;
         for (int i = 0; i < 3; i++)
                 clients[i] = attach(NULL);
-        over = client_connect();
-        ck_assert(closed(over));
-        (void)close(over);
+        refused_for_quota(3, 3, false);
         ck_assert_uint_eq(used(CKV_SLOT_CONNECTIONS), 3);
         (void)close(clients[1]);
         turn();
         clients[1] = attach(NULL);
-        over = client_connect();
-        ck_assert(closed(over));
-        (void)close(over);
+        refused_for_quota(3, 3, true);
+        /* a limit that was lowered takes nothing away */
+        options.connections = 2;
+        ckv_tenants_set_limits(&daemon_);
+        refused_for_quota(2, 3, true);
         for (int i = 0; i < 3; i++) {
                 ck_assert(!closed(clients[i]));
                 (void)close(clients[i]);
