@@ -12,7 +12,7 @@
 
 /* algorithm.md 6.4, "default": 0-4 10-14 20-29 44-47 */
 static const uint32_t kept[][2] = { { 0, 5 }, { 10, 15 }, { 20, 30 }, { 44, 48 } };
-enum { KEPT_ROWS = 24 };
+enum { KEPT_ROWS = 24, CONNECTIONS = 16 };
 
 static void ranges_assert(const uint32_t *runs, size_t count) {
         struct chunkkv_cursor cursor = { 0 };
@@ -266,11 +266,34 @@ START_TEST(no_daemon) {
 }
 END_TEST
 
+START_TEST(one_client_too_many) {
+        const struct chunkkv_options options = { .endpoint = support_daemon.endpoint };
+        struct chunkkv_client *clients[CONNECTIONS + 1] = { NULL };
+        struct chunkkv_error error;
+
+        for (uint32_t i = 0; i < CONNECTIONS; i++)
+                ck_assert_int_eq(chunkkv_connect(&options, &clients[i], &error), 0);
+        /* more than once: whether the refusal or our own first record is the faster one is a matter of luck */
+        for (int i = 0; i < 20; i++) {
+                ck_assert_int_eq(chunkkv_connect(&options, &clients[CONNECTIONS], &error), -EREMOTEIO);
+                ck_assert_uint_eq(error.code, CHUNKKV_CODE_QUOTA);
+                ck_assert_uint_eq(error.slot, CHUNKKV_SLOT_CONNECTIONS);
+                ck_assert_uint_eq(error.radius, CHUNKKV_RADIUS_SESSION);
+                ck_assert_uint_eq(error.cache, CHUNKKV_CACHE_CLEAN);
+                ck_assert_str_eq(error.detail, "16 of 16 side connections of this user are open");
+        }
+        clients[3] = chunkkv_close(clients[3]);
+        ck_assert_int_eq(chunkkv_connect(&options, &clients[3], &error), 0);
+        for (uint32_t i = 0; i < CONNECTIONS; i++)
+                clients[i] = chunkkv_close(clients[i]);
+}
+END_TEST
+
 int main(void) {
         const TTest *const tests[] = {
                 connect_ping_budgets, plan_writes_nothing, in_place_moves_bit_for_bit, rows_form_lists_the_same,
                 runs_there_and_back, answers_find_their_request, refusal_names_the_field, region_in_use_stays,
-                wrong_arguments_stay_here, no_daemon,
+                wrong_arguments_stay_here, no_daemon, one_client_too_many,
         };
 
         return support_client_run("client_c", tests, CKV_ARRAY_SIZE(tests));

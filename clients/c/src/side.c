@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,7 +84,24 @@ static int poll_until(int fd, uint64_t deadline_nsec) {
         return r < 0 && errno != EINTR ? -errno : 0;
 }
 
-/* Sends @record, waits for the answer of type @type with the same cookie. */
+/* Is this why the daemon closes: the user has too many connections? */
+static bool is_quota_notice(const struct ckv_side *record) {
+        return record->type == CKV_SIDE_NOTICE && record->code == CKV_CODE_QUOTA;
+}
+
+/* A notice that still lies in a socket which the daemon closed: the error comes once, and before it. */
+static bool farewell_read(int side_fd, struct ckv_side *ret_record) {
+        struct ckv_side record;
+        int fd, r = record_receive(side_fd, &record, &fd);
+
+        fd = ckv_close(fd);
+        if (r || !is_quota_notice(&record))
+                return false;
+        *ret_record = record;
+        return true;
+}
+
+/* Sends @record, waits for the answer of type @type with the same cookie. Return: 0; -EDQUOT with the notice; -errno. */
 static int record_call(struct chunkkv_client *client, struct ckv_side *record, int fd, uint16_t type,
                        uint64_t deadline_nsec, struct ckv_side *ret_record, int *ret_fd) {
         struct ckv_side answer = { 0 };
@@ -106,8 +124,12 @@ static int record_call(struct chunkkv_client *client, struct ckv_side *record, i
                 }
                 /* a notice, or an answer nobody waits for any more */
                 answer_fd = ckv_close(answer_fd);
+                if (r == 0 && is_quota_notice(&answer)) {
+                        *ret_record = answer;
+                        return -EDQUOT;
+                }
         }
-        return r;
+        return (r == -ECONNRESET || r == -EPIPE) && farewell_read(client->side_fd, ret_record) ? -EDQUOT : r;
 }
 
 static int record_fault(struct chunkkv_error *ret_error, int error, const char *what) {
@@ -127,6 +149,18 @@ static int record_refusal(struct chunkkv_error *ret_error, uint32_t code, const 
         if (ret_error) {
                 ret_error->code = code;
                 ret_error->radius = (uint32_t)ckv_code_radius(code);
+        }
+        return -EREMOTEIO;
+}
+
+/* One user's side connections are all in use: the daemon said so, and closed. */
+static int quota_refusal(struct chunkkv_error *ret_error, const struct ckv_side *notice) {
+        (void)ckv__fault(ret_error, -EREMOTEIO, "attach", "%" PRIu32 " of %" PRIu64 " side connections of this user are open",
+                         notice->slots, notice->size);
+        if (ret_error) {
+                ret_error->code = notice->code;
+                ret_error->radius = CHUNKKV_RADIUS_SESSION;
+                ret_error->slot = CHUNKKV_SLOT_CONNECTIONS;
         }
         return -EREMOTEIO;
 }
@@ -171,6 +205,8 @@ int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_
         if (r)
                 return r;
         r = record_call(client, &record, -1, CKV_SIDE_ATTACHED, deadline_nsec, &answer, &pidfd);
+        if (r == -EDQUOT)
+                return quota_refusal(ret_error, &answer);
         if (r)
                 return record_fault(ret_error, r, "attach");
         if (answer.code != CKV_CODE_OK)
