@@ -30,7 +30,7 @@ static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint3
         int r = ckv_runs_check(words, count, rows, &kept, &end);
 
         if (r == CKV_RUNS_E_ODD)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_MULTIPLE, 2, count, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_EVEN_COUNT, count, 0, 0);
         if (r == CKV_RUNS_E_ZERO)
                 return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_GIVEN_RUNS, index, 0, CKV_D_AT_LEAST, 1, 0, 0);
         if (r)

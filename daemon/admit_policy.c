@@ -95,8 +95,7 @@ static bool take_positions(struct ckv_selection *selection, const uint32_t *runs
         uint32_t *positions;
 
         if (count % 2)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_MULTIPLE, 2, count,
-                                     0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_EVEN_COUNT, count, 0, 0);
         positions = malloc(CKV_MAX(selection->rows, 1u) * sizeof(*positions));
         if (!positions)
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);

@@ -77,7 +77,7 @@ static bool fetch(struct ckv_request *request, const struct table *t, uint32_t *
 /* expand() - runs (first, count) to ids, until there are as many as can matter */
 static bool expand(struct table *t, const uint32_t *words, uint64_t count, struct ckv_record_status *status) {
         if (count % 2)
-                return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->field, CKV_D_MULTIPLE, 2, count, 0);
+                return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->field, CKV_D_EVEN_COUNT, count, 0, 0);
         t->entries = malloc(CKV_MAX(t->most, 1u) * sizeof(uint32_t));
         if (!t->entries)
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);

@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "base/limits.h"
 #include "base/macros.h"
+#include "daemon/alias.h"
 #include "daemon/daemon.h"
 #include "daemon/extent.h"
 #include "daemon/refuse.h"
@@ -21,8 +22,6 @@
 
 #include <math.h>
 #include <string.h>
-
-enum { PLANE_K = 1, PLANE_V = 2, PLANE_LATENT = 3, PLANE_OPAQUE = 4 };  /* PlaneKind of chunkkv.proto */
 
 /* The attachment of REGISTER_CACHE, by its parts. */
 struct parts {
@@ -88,8 +87,8 @@ static bool check_shape(const struct ckv_record_cache_group *g, uint32_t i, stru
         return true;
 }
 
-/* find_layer() - the layer of this number in any group, or NULL */
-static struct ckv_cache_layer *find_layer(const struct ckv_cache *cache, uint32_t number, const struct ckv_cache_group **ret_group) {
+struct ckv_cache_layer *ckv_cache_find_layer(const struct ckv_cache *cache, uint32_t number,
+                                             const struct ckv_cache_group **ret_group) {
         for (uint32_t i = 0; i < cache->group_count; i++) {
                 const struct ckv_cache_group *group = &cache->groups[i];
                 uint32_t low = 0, high = group->layer_count;
@@ -131,7 +130,7 @@ static bool add_group(struct ckv_cache *cache, const struct ckv_record_cache_gro
                                              CKV_LIMIT_LAYER_NUMBER, numbers[k], 0);
                 if (k > 0 && numbers[k] <= numbers[k - 1])
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_GROUP_LAYERS, i, 0, CKV_D_ORDER, k, 0, 0);
-                if (find_layer(cache, numbers[k], &other))
+                if (ckv_cache_find_layer(cache, numbers[k], &other))
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_GROUP_LAYERS, i, 0, CKV_D_LAYER_TWICE,
                                              numbers[k], 0, 0);
                 group->layers[k].number = numbers[k];
@@ -142,9 +141,9 @@ static bool add_group(struct ckv_cache *cache, const struct ckv_record_cache_gro
 
 /* check_plane() - what can be said of a plane without its layers */
 static bool check_plane(const struct ckv_record_plane *p, uint32_t i, struct ckv_record_status *status) {
-        if (p->kind == PLANE_OPAQUE)
+        if (p->kind == CKV_PLANE_OPAQUE)
                 return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_CACHE_PLANE_KIND, i, 0, CKV_D_NOT_BUILT, 0, 0, 0);
-        if (p->kind < PLANE_K || p->kind > PLANE_LATENT)
+        if (p->kind < CKV_PLANE_K || p->kind > CKV_PLANE_LATENT)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_KIND, i, 0, CKV_D_ENUM, p->kind, 0, 0);
         if (p->dtype < CKV_DTYPE_F32 || p->dtype > CKV_DTYPE_BYTE)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_DTYPE, i, 0, CKV_D_ENUM, p->dtype, 0, 0);
@@ -183,9 +182,10 @@ static bool check_alignment(const struct ckv_record_plane *p, const struct ckv_r
         return true;
 }
 
-/* check_extent() - every element of the plane of one group's shape lies in the region, at bytes of its own */
+/* check_extent() - every element of the plane of one group's shape lies in the region, at bytes of its own;
+ * *ret_layer_bytes: from the first byte of a layer to its last */
 static bool check_extent(const struct ckv_record_plane *p, const struct ckv_cache_group *group, const struct ckv_plane *plane,
-                         const struct ckv_region *region, uint32_t i, struct ckv_record_status *status) {
+                         const struct ckv_region *region, uint32_t i, uint64_t *ret_layer_bytes, struct ckv_record_status *status) {
         struct ckv_dim dims[7] = {
                 { p->layer_count, p->layer_stride }, { group->num_blocks, p->block_stride }, { group->kv_heads, p->head_stride },
         };
@@ -198,6 +198,7 @@ static bool check_extent(const struct ckv_record_plane *p, const struct ckv_cach
         if (bytes > region->mapping.size)
                 return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_CACHE_PLANE, i, 0, CKV_D_OUTSIDE_REGION, bytes, region->id,
                                      region->mapping.size);
+        *ret_layer_bytes = bytes - p->offset - (p->layer_count - 1) * p->layer_stride;
         ckv_axis_dims(&plane->token, group->tokens_per_block, &dims[3]);
         ckv_axis_dims(&plane->dim, plane->dims, &dims[5]);
         if (!ckv_dims_distinct(dims, 7, element))
@@ -209,6 +210,7 @@ static bool check_extent(const struct ckv_record_plane *p, const struct ckv_cach
 static bool add_plane(struct ckv_cache *cache, const struct ckv_record_plane *p, uint32_t i, struct ckv_record_status *status) {
         const struct ckv_cache_group *checked = NULL;
         struct ckv_region *region;
+        uint64_t layer_bytes = 0;
 
         if (!check_plane(p, i, status))
                 return false;
@@ -220,7 +222,7 @@ static bool add_plane(struct ckv_cache *cache, const struct ckv_record_plane *p,
                 return false;
         for (uint32_t k = 0; k < p->layer_count; k++) {
                 const struct ckv_cache_group *group = NULL;
-                struct ckv_cache_layer *layer = find_layer(cache, p->layer_first + k, &group);
+                struct ckv_cache_layer *layer = ckv_cache_find_layer(cache, p->layer_first + k, &group);
                 struct ckv_plane plane = {
                         .block_stride = p->block_stride, .head_stride = p->head_stride,
                         .token = { CKV_MAX(p->token_tile, 1u), p->token_outer, p->token_inner },
@@ -231,21 +233,22 @@ static bool add_plane(struct ckv_cache *cache, const struct ckv_record_plane *p,
                 if (!layer)
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE, i, 0, CKV_D_LAYER_UNKNOWN,
                                              p->layer_first + k, 0, 0);
-                if ((p->kind == PLANE_LATENT) != (group->head_dim_v == 0) || (p->kind == PLANE_LATENT && group->kv_heads != 1))
+                if ((p->kind == CKV_PLANE_LATENT) != (group->head_dim_v == 0) || (p->kind == CKV_PLANE_LATENT && group->kv_heads != 1))
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE_KIND, i, 0, CKV_D_LATENT_SHAPE, 0, 0,
                                              0);
-                if (p->kind == PLANE_V ? layer->v_region != NULL : layer->k_region != NULL)
+                if (p->kind == CKV_PLANE_V ? layer->v_region != NULL : layer->k_region != NULL)
                         return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANE, i, 0, CKV_D_PLANE_TWICE,
                                              layer->number, p->kind, 0);
-                plane.dims = p->kind == PLANE_V ? group->head_dim_v : group->head_dim_k;
+                plane.dims = p->kind == CKV_PLANE_V ? group->head_dim_v : group->head_dim_k;
                 /* the extent is that of all layers of the plane, so one look for each group is enough */
-                if (group != checked && !check_extent(p, group, &plane, region, i, status))
+                if (group != checked && !check_extent(p, group, &plane, region, i, &layer_bytes, status))
                         return false;
                 checked = group;
                 plane.base = region->mapping.base + p->offset + k * p->layer_stride;
                 cache->fast_path = cache->fast_path && ckv_plane_dims_adjacent(&plane);
-                *(p->kind == PLANE_V ? &layer->v : &layer->k) = plane;
-                *(p->kind == PLANE_V ? &layer->v_region : &layer->k_region) = region;
+                *(p->kind == CKV_PLANE_V ? &layer->v : &layer->k) = plane;
+                *(p->kind == CKV_PLANE_V ? &layer->v_place : &layer->k_place) = ckv_region_place(region, plane.base, layer_bytes);
+                *(p->kind == CKV_PLANE_V ? &layer->v_region : &layer->k_region) = region;
                 region->cache_uses++;
         }
         return true;
@@ -259,7 +262,7 @@ static bool check_complete(const struct ckv_cache *cache, struct ckv_record_stat
 
                         if (!layer->k_region || (!layer->v_region && cache->groups[i].head_dim_v > 0))
                                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_CACHE_PLANES, CKV_D_PLANE_MISSING,
-                                                  layer->number, layer->k_region ? PLANE_V : PLANE_K, 0);
+                                                  layer->number, layer->k_region ? CKV_PLANE_V : CKV_PLANE_K, 0);
                 }
         return true;
 }
@@ -279,7 +282,10 @@ static bool fill(struct ckv_cache *cache, const struct parts *parts, struct ckv_
         for (uint32_t i = 0; i < parts->plane_count; i++)
                 if (!add_plane(cache, &parts->planes[i], i, status))
                         return false;
-        return check_complete(cache, status);
+        if (!check_complete(cache, status))
+                return false;
+        return !ckv_cache_mark_aliases(cache, parts->planes, parts->plane_count) ||
+               ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
 }
 
 bool ckv_cache_register(struct ckv_session *session, const struct ckv_record *record, const uint8_t *attachment, uint32_t bytes,

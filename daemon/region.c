@@ -47,7 +47,7 @@ static bool check_memfd(int fd, uint64_t declared, struct ckv_memfd_info *ret_in
 static bool foreign_memory(const struct ckv_session *session, dev_t dev, ino_t ino) {
         for (struct ckv_session *s = session->daemon->sessions; s; s = s->hh.next)
                 for (struct ckv_region *region = s->regions; s->tenant != session->tenant && region; region = region->hh.next)
-                        if (region->dev == dev && region->ino == ino)
+                        if (region->place.dev == dev && region->place.ino == ino)
                                 return true;
         return false;
 }
@@ -109,8 +109,7 @@ bool ckv_region_register(struct ckv_session *session, const struct ckv_record *r
         region->session = session;
         region->fd = fd;
         fd = -1;        /* consumed by region */
-        region->dev = info.dev;
-        region->ino = info.ino;
+        region->place = (struct ckv_place){ info.dev, info.ino, body->offset, body->size };
         region->writable = body->access == ACCESS_READ_WRITE;
         region->id = session->last_region_id + 1;
         if (!map_charged(session, region, body, ret_status)) {
@@ -171,6 +170,14 @@ bool ckv_region_intact(const struct ckv_region *region) {
         struct stat st;
 
         return fstat(region->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size;
+}
+
+struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes) {
+        struct ckv_place place = region->place;
+
+        place.start += (uint64_t)(address - region->mapping.base);
+        place.bytes = bytes;
+        return place;
 }
 
 bool ckv_region_slice(struct ckv_session *session, const struct ckv_record_slice *slice, uint64_t needed, uint16_t field,

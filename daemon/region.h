@@ -8,6 +8,7 @@
 #define CKV_DAEMON_REGION_H
 
 #include "base/hash.h"
+#include "daemon/overlap.h"
 #include "daemon/tenant.h"
 #include "kernels/backend.h"
 #include "proto/records.h"
@@ -22,8 +23,7 @@ struct ckv_region {
         struct ckv_session *session;
         uint32_t id;
         int fd;                         /* the memfd, kept to look at its allocated blocks before each commit */
-        dev_t dev;
-        ino_t ino;
+        struct ckv_place place;         /* of the region in its file */
         bool writable;
         uint32_t cache_uses;            /* planes of registered caches */
         uint32_t request_uses;          /* requests in flight */
@@ -47,6 +47,9 @@ struct ckv_region *ckv_region_find(struct ckv_session *session, uint32_t id);
 
 /* ckv_region_intact() - are all pages of the file still allocated? A punched hole means that the region is lost. */
 bool ckv_region_intact(const struct ckv_region *region);
+
+/* ckv_region_place() - where in its file a stretch of the region lies; @address inside the mapping */
+struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes);
 
 /**
  * ckv_region_slice() - address of a slice of a region

@@ -163,7 +163,8 @@ static bool plan_failed(const struct ckv_request *request, struct ckv_record_sta
         case CKV_JOB_NONFINITE:
                 return !ckv_refuse(status, CKV_CODE_NONFINITE_SCORE, CKV_F_NONE, CKV_D_NONFINITE, job->fail_layer, job->fail_unit, 0);
         case CKV_JOB_BUDGET:
-                return !ckv_refuse_at(status, CKV_CODE_BUDGET_BELOW_PROTECTED, CKV_F_GROUP_MAX_TOKENS, index, 0,
+                return !ckv_refuse_at(status, CKV_CODE_BUDGET_BELOW_PROTECTED,
+                                      group->selection.max_tokens ? CKV_F_GROUP_MAX_TOKENS : CKV_F_GROUP_KEEP_RATIO, index, 0,
                                       CKV_D_BUDGET_UNDER_PROTECTED, group->budget.budget, group->budget.protected_rows, 0);
         case CKV_JOB_UNSUPPORTED:
                 return !ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_GROUP_PHYSICAL_LEN, index, 0, CKV_D_TOO_SHORT,

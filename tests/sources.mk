@@ -37,7 +37,10 @@ test_golden_SOURCES := tests/test_golden.c tests/support_golden.c tests/support_
 test_golden_LIBS := kernels base
 test_golden_LDLIBS := $(CHECK_LDLIBS) -lcjson
 
-TESTS += test_extent test_window
+TESTS += test_extent test_overlap test_window
+test_overlap_SOURCES := tests/test_overlap.c daemon/overlap.c daemon/extent.c
+test_overlap_LIBS := base
+test_overlap_LDLIBS := $(CHECK_LDLIBS)
 test_extent_SOURCES := tests/test_extent.c daemon/extent.c
 test_extent_LIBS := base
 test_extent_LDLIBS := $(CHECK_LDLIBS)
@@ -158,7 +161,7 @@ test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 # admission and answers of the core, without a process
 TESTS += test_reply_bounds
 CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_given.c admit_policy.c admit_queries.c admit_table.c answer.c \
-        cache.c extent.c loop_thread.c options.c region.c request.c tenant.c window.c)
+        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c window.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)
 test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o

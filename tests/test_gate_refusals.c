@@ -356,7 +356,7 @@ START_TEST(group_tables) {
                 tables[1].form = (Chunkkv__V1__TableForm)5);
         REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[0].table.from",
                 "must be one of numbers and from, both are set", tables[0].from = &slices[1]);
-        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].table", "must be a multiple of 2, is 3",
+        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].table", "runs come in pairs: must have an even number of entries, has 3",
                 tables[1].n_numbers = 3);
         REFUSED(COMPRESS, OUT_OF_RANGE, "compress.groups[1].table.numbers[3]", NULL, tables[1].numbers[3] = 0);
         ACCEPTED(COMPRESS, tables[1].numbers[2] = 0);
@@ -382,7 +382,7 @@ START_TEST(group_lists) {
         REFUSED(COMPRESS, OUT_OF_RANGE, "compress.groups[0].protect[1]", NULL, spans[1].count = 0);
         ACCEPTED(COMPRESS, spans[1].first = spans[1].count = UINT32_MAX);
         ACCEPTED(COMPRESS, RUNS(given_runs, 4));
-        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].given_runs", "must be a multiple of 2, is 3",
+        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].given_runs", "runs come in pairs: must have an even number of entries, has 3",
                 RUNS(given_runs, 3));
         REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].given_runs", "run 2 is 0: only the first may be",
                 RUNS(given_runs, 4);

@@ -77,7 +77,7 @@ bool ckv_check_runs(struct ckv_check *check, struct ckv_at at, const uint32_t *r
 
         switch (ckv_runs_check(runs, count, rows, ret_kept, NULL)) {
         case CKV_RUNS_E_ODD:
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_MULTIPLE, 2, count, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_EVEN_COUNT, count, 0, 0);
         case CKV_RUNS_E_ZERO:
                 while (runs[zero])
                         zero++;

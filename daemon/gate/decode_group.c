@@ -37,7 +37,7 @@ static bool check_table(struct ckv_check *check, const Chunkkv__V1__Table *table
                 return ckv_check_missing(check, ckv_at(fields->table, index, 0));
         if (pairs && table->n_numbers % 2)
                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(fields->table, index, 0),
-                                        CKV_D_MULTIPLE, 2, table->n_numbers, 0);
+                                        CKV_D_EVEN_COUNT, table->n_numbers, 0, 0);
         for (size_t i = 1; pairs && i < table->n_numbers; i += 2)
                 if (table->numbers[i] == 0)
                         return ckv_check_range(check, ckv_at(fields->numbers, index, i), 0, 1, UINT32_MAX);
