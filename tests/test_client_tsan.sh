@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${CHUNKKV_BUILD:-build/release}")
-if nm -D --undefined-only "$build/libchunkkv.so" | grep -qE '__(asan|tsan)_init'; then
+if grep -qE '__(asan|tsan)_init' <<<"$(nm -D --undefined-only "$build/libchunkkv.so")"; then
         echo "skipped: this build has a sanitizer of its own"
         exit 77
 fi

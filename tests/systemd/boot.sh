@@ -36,7 +36,7 @@ stage_main() {
         for program in chunkkvd chunkkv-gate chunkkvctl; do
                 [[ -x $build/$program ]] || skip "$build has no $program"
         done
-        ! ldd "$build/chunkkvd" | grep -qE 'lib[alt]san' || skip "sanitizers need what the unit forbids"
+        ! grep -qE 'lib[alt]san' <<<"$(ldd "$build/chunkkvd")" || skip "sanitizers need what the unit forbids"
         unshare --pid --mount --ipc --net --uts --cgroup --fork true 2>/dev/null || skip "unshare is not allowed here"
 
         scratch=$(mktemp -d)
