@@ -211,13 +211,13 @@ bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group
         struct ckv_policy asked;
 
         policy_from_record(policy, &asked);
+        /* the number of the first layer says the same as 0; a later one would need a second policy */
+        if (asked.layer_first == job_group->layers[0].number)
+                asked.layer_first = 0;
         if (!ckv_policy_resolve(&asked, &job_group->policy, &fault) ||
             (!group->given_run_count &&
              !ckv_policy_check_budget(&job_group->policy, group->keep_ratio, group->max_tokens, &fault)))
                 return refuse_fault(ret_status, &fault, asked.profile, index);
-        if (asked.layer_first && asked.layer_first != job_group->layers[0].number)
-                return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_LAYER_FIRST, index, 0, CKV_D_RANGE,
-                                     job_group->layers[0].number, job_group->layers[0].number, asked.layer_first);
         job_group->policy.layer_first = job_group->layers[0].number;
         if (job_group->policy.reuse > job_group->layer_count)
                 return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_REUSE, index, 0, CKV_D_RANGE, 1,
