@@ -82,13 +82,17 @@ const char *ckv_millionths_parse(const char *text, uint32_t *ret_value) {
         return NULL;
 }
 
-bool ckv_span_parse(const char *text, uint32_t *ret_first, uint32_t *ret_end) {
+const char *ckv_span_parse(const char *text, uint32_t *ret_first, uint32_t *ret_end) {
+        size_t left = strspn(text, "0123456789"), right = text[left] == ':' ? strspn(text + left + 1, "0123456789") : 0;
         uint32_t first, end;
-        const char *colon = digits_read(text, &first);
 
-        if (!colon || *colon != ':' || !ckv_u32_parse(colon + 1, &end) || first >= end)
-                return false;
+        if (left == 0 || right == 0 || text[left + 1 + right] != '\0')
+                return "be two positions A:B, whole numbers";
+        if (!digits_read(text, &first) || !digits_read(text + left + 1, &end))
+                return "be two positions A:B of at most 4294967295";
+        if (first >= end)
+                return "be two positions A:B with A below B";
         *ret_first = first;
         *ret_end = end;
-        return true;
+        return NULL;
 }

@@ -20,7 +20,7 @@ bool ckv_real_parse(const char *text, double *ret_value);
  */
 const char *ckv_millionths_parse(const char *text, uint32_t *ret_value);
 
-/* ckv_span_parse() - "100:140", half-open. Return: true and first < end. */
-bool ckv_span_parse(const char *text, uint32_t *ret_first, uint32_t *ret_end);
+/* ckv_span_parse() - "100:140", half-open. Return: NULL and first < end; or what is wrong, completing "must ...". */
+const char *ckv_span_parse(const char *text, uint32_t *ret_first, uint32_t *ret_end);
 
 #endif

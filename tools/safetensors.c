@@ -91,9 +91,14 @@ static int shape_read(const cJSON *list, struct ckv_tensor *tensor, char *why) {
 static int offsets_read(const cJSON *list, const struct ckv_safetensors *file, struct ckv_tensor *tensor, char *why) {
         uint64_t begin, end;
 
-        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2 || !integer(cJSON_GetArrayItem(list, 0), &begin) ||
-            !integer(cJSON_GetArrayItem(list, 1), &end) || begin > end)
+        if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2)
                 return fail(why, -EBADMSG, "tensor %.64s has no data_offsets [begin, end]", tensor->name);
+        if (!integer(cJSON_GetArrayItem(list, 0), &begin) || !integer(cJSON_GetArrayItem(list, 1), &end))
+                return fail(why, -EBADMSG, "the data_offsets of tensor %.64s are not two whole numbers from 0 to 2^53",
+                            tensor->name);
+        if (begin > end)
+                return fail(why, -EBADMSG, "the data_offsets of tensor %.64s end at %" PRIu64 ", before they begin at %"
+                            PRIu64, tensor->name, end, begin);
         if (end > file->data_size)
                 return fail(why, -EBADMSG,
                             "tensor %.64s ends at byte %" PRIu64 " of the data, but the file holds only %" PRIu64
@@ -126,8 +131,11 @@ static int tensor_read(const cJSON *item, const struct ckv_safetensors *file, st
         if (!cJSON_IsObject(item))
                 return fail(why, -EBADMSG, "tensor %.64s is not described by an object", tensor->name);
         dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "dtype"));
-        if (!dtype || strlen(dtype) >= sizeof(tensor->dtype))
+        if (!dtype)
                 return fail(why, -EBADMSG, "tensor %.64s has no dtype", tensor->name);
+        if (strlen(dtype) >= sizeof(tensor->dtype))
+                return fail(why, -EBADMSG, "the dtype of tensor %.64s has more than %zu characters", tensor->name,
+                            sizeof(tensor->dtype) - 1);
         memcpy(tensor->dtype, dtype, strlen(dtype) + 1);
         r = shape_read(cJSON_GetObjectItemCaseSensitive(item, "shape"), tensor, why);
         if (r == 0)

@@ -30,12 +30,13 @@ static bool list_append(void *list, size_t *count, size_t size, const void *item
 }
 
 static const char no_memory[] = "fit into memory";
+static const char zero_or_more[] = "be a whole number from 0 to 4294967295";
 
 static const char *layer_add(struct ckv_settings *settings, const char *text) {
         uint32_t layer;
 
         if (!ckv_u32_parse(text, &layer))
-                return "be a layer number";
+                return "be a layer number, at most 4294967295";
         for (size_t i = 0; i < settings->layer_count; i++) {
                 if (settings->layers[i] == layer)
                         return "not be given twice";
@@ -45,10 +46,12 @@ static const char *layer_add(struct ckv_settings *settings, const char *text) {
 
 static const char *span_add(struct ckv_settings *settings, const char *text) {
         struct chunkkv_span span;
+        const char *why;
         uint32_t end;
 
-        if (!ckv_span_parse(text, &span.first, &end))
-                return "be two positions A:B with A below B";
+        why = ckv_span_parse(text, &span.first, &end);
+        if (why)
+                return why;
         span.count = end - span.first;
         return list_append(&settings->protect, &settings->protect_count, sizeof(span), &span) ? NULL : no_memory;
 }
@@ -62,7 +65,7 @@ static const char *lengths_add(struct ckv_settings *settings, const char *text) 
                 return no_memory;
         while ((piece = strsep(&rest, ","))) {
                 if (!ckv_u32_parse(piece, &length) || length == 0)
-                        return "be numbers above 0 with commas between them";
+                        return "be numbers from 1 to 4294967295 with commas between them";
                 if (!list_append(&settings->chunk_lengths, &settings->chunk_length_count, sizeof(length), &length))
                         return no_memory;
         }
@@ -111,7 +114,7 @@ static const char *value_read(struct ckv_settings *settings, const struct ckv_op
                 return lengths_add(settings, text);
         case CKV_OPTION_COUNT:
                 if (!ckv_u32_parse(text, &count.value))
-                        return "be a whole number";
+                        return zero_or_more;
                 memcpy(place, &count, sizeof(count));
                 return NULL;
         case CKV_OPTION_REAL:
@@ -131,7 +134,7 @@ static const char *value_read(struct ckv_settings *settings, const struct ckv_op
         case CKV_OPTION_NUMBER:
         case CKV_OPTION_ZERO:
                 if (!ckv_u32_parse(text, &word) || (word == 0 && row->kind == CKV_OPTION_NUMBER))
-                        why = row->kind == CKV_OPTION_NUMBER ? "be a whole number above 0" : "be a whole number";
+                        why = row->kind == CKV_OPTION_NUMBER ? "be a whole number from 1 to 4294967295" : zero_or_more;
                 break;
         }
         if (!why)
@@ -153,6 +156,17 @@ static const struct ckv_command_row *command_find(const char *name) {
                         return &ckv_commands[i];
         }
         return NULL;
+}
+
+/* Says that @word is one too many, and how many files there may be. Return: false. */
+static bool word_refuse(const struct ckv_settings *settings, const char *name, const char *word, char *why) {
+        static const char *const counts[] = { "no file", "one file", "two files" };
+        bool tensors = settings->command & CKV_COMMAND_TENSORS;
+        int files = (tensors && !settings->key) + (settings->command == CKV_COMMAND_COMPRESS);
+
+        (void)snprintf(why, CKV_SETTINGS_WHY, "%.200s is one word too many: %s%s takes %s", word, name,
+                       tensors && settings->key ? " with --key" : "", counts[files]);
+        return false;
 }
 
 /* What is left on the line: the command and its files. */
@@ -185,9 +199,7 @@ static bool words_read(struct ckv_settings *settings, char **words, char *why) {
                         return false;
                 }
         }
-        if (*words)
-                (void)snprintf(why, CKV_SETTINGS_WHY, "%s: what is that?", *words);
-        return !*words;
+        return !*words || word_refuse(settings, row->name, *words, why);
 }
 
 /* Options that need or exclude one another. Return: NULL, or what is wrong. */

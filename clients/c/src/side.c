@@ -101,7 +101,7 @@ static bool farewell_read(int side_fd, struct ckv_side *ret_record) {
         return true;
 }
 
-/* Sends @record, waits for the answer of type @type with the same cookie. Return: 0; -EDQUOT with the notice; -errno. */
+/* Sends @record, waits for the answer of @type with the same cookie. Return: 0; -EDQUOT with the notice; -errno. */
 static int record_call(struct chunkkv_client *client, struct ckv_side *record, int fd, uint16_t type,
                        uint64_t deadline_nsec, struct ckv_side *ret_record, int *ret_fd) {
         struct ckv_side answer = { 0 };
@@ -155,8 +155,9 @@ static int record_refusal(struct chunkkv_error *ret_error, uint32_t code, const 
 
 /* One user's side connections are all in use: the daemon said so, and closed. */
 static int quota_refusal(struct chunkkv_error *ret_error, const struct ckv_side *notice) {
-        (void)ckv__fault(ret_error, -EREMOTEIO, "attach", "%" PRIu32 " of %" PRIu64 " side connections of this user are open",
-                         notice->slots, notice->size);
+        (void)ckv__fault(ret_error, -EREMOTEIO, "attach",
+                         "%" PRIu32 " of %" PRIu64 " side connections of this user are open", notice->slots,
+                         notice->size);
         if (ret_error) {
                 ret_error->code = notice->code;
                 ret_error->radius = CHUNKKV_RADIUS_SESSION;
