@@ -6,6 +6,7 @@ accepts this socket itself; its closing ends the session.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -17,7 +18,7 @@ from typing import Any
 
 from .endpoint import Endpoint
 from .errors import ChunkkvError, DaemonUnavailable, SessionLost, from_code
-from .wire import Code, Radius
+from .wire import Code, Radius, Slot
 
 RECORD = struct.Struct("<IHHQIIQQ16s16sIIIIQ")
 MAGIC = 0x31534B43  # "CKS1"
@@ -86,7 +87,7 @@ _REFUSALS = {
     Code.OUT_OF_RANGE: ("offer.size", "the memfd must have exactly the {size} bytes declared"),
     Code.UNSUPPORTED: ("offer.kind", "this daemon takes no memory of kind {kind}"),
     Code.INVALID_ARGUMENT: ("offer.size", "the size must be at least 1, is {size}"),
-    Code.QUOTA: ("offer", "too many descriptors are offered and not yet registered, or too many connections"),
+    Code.QUOTA: ("offer", "too many descriptors are offered and not yet registered"),
     Code.NOT_FOUND: ("withdraw.token", "no such offer: taken, withdrawn, or older than 60 s"),
 }
 
@@ -111,7 +112,7 @@ class SideSocket:
         try:
             self._socket.settimeout(timeout)
             self._socket.connect(endpoint.side)
-            answer, self.pidfd = self._ask(SideRecord(SideType.ATTACH), SideType.ATTACHED)
+            answer, self.pidfd = self._attach()
         except OSError as error:
             self.close()
             raise DaemonUnavailable(f"no chunkkvd at {endpoint.side}: {error}", radius=Radius.SESSION) from error
@@ -157,6 +158,15 @@ class SideSocket:
             self._finalizer()
         self.pidfd = -1
 
+    def _attach(self) -> tuple[SideRecord, int]:
+        """ATTACH.  One connection too many gets a notice and is closed unread, which we may learn by an error first."""
+        try:
+            return self._ask(SideRecord(SideType.ATTACH), SideType.ATTACHED)
+        except (BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(OSError, SessionLost):
+                self._keep_notice(self._receive()[0])
+            raise
+
     def _ask_only(self, record: SideRecord, expected: SideType, fd: int = -1) -> SideRecord:
         """As _ask(), for an answer that brings no descriptor."""
         try:
@@ -197,6 +207,9 @@ class SideSocket:
         return SideRecord.unpack(data), fds[0] if fds else -1
 
     def _keep_notice(self, record: SideRecord) -> None:
+        if record.type == SideType.NOTICE and record.code == Code.QUOTA:
+            raise from_code(record.code, f"{record.slots} of {record.size} side connections of this user are open",
+                            radius=Radius.SESSION, field="attach", slot=Slot.CONNECTIONS)
         if record.type == SideType.NOTICE and record.kind in NoticeKind._value2member_map_:
             self._notices.append(Notice(NoticeKind(record.kind), record.region_id))
 
