@@ -62,14 +62,15 @@ class Pending:
         self.due_ns = now_ns + max(SHORTEST_WAIT_NS, (self.deadline_ns - now_ns) // 4)
 
 
-def _close(process: int, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes],
-           monitor: zmq.Socket[bytes]) -> None:
+def _close(process: int, context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]]) -> None:
     if os.getpid() != process:
         return  # after a fork they are the parent's
-    socket.disable_monitor()
-    monitor.close(0)
-    socket.close(0)
-    context.term()
+    try:
+        sockets[0].disable_monitor()
+    finally:
+        for socket in reversed(sockets):
+            socket.close(0)
+        context.term()
 
 
 class Channel:
@@ -79,11 +80,16 @@ class Channel:
         """Connect (in the background); `pidfd` stays the caller's, -1 = none to watch."""
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
+        sockets = [self._socket]
+        # sockets first, then the context, also when a channel is forgotten or never finished: a context that is
+        # collected before its sockets waits for them for ever
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._context, sockets)
         for option, value in ((zmq.IMMEDIATE, 1), (zmq.LINGER, 0), (zmq.RECONNECT_IVL, RECONNECT_MS),
                               (zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS), (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
                               (zmq.MAXMSGSIZE, MOST_ANSWER_BYTES)):
             self._socket.setsockopt(option, value)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        sockets.append(self._monitor)
         self._lost = False
         self._death = select.poll()
         self._poller = zmq.Poller()
@@ -92,9 +98,6 @@ class Channel:
             self._poller.register(pidfd, zmq.POLLIN)
             self._death.register(pidfd, select.POLLIN)
         self._socket.connect(address)
-        # sockets first, then the context, also when a channel is forgotten: a context that is collected before its
-        # sockets waits for them for ever
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._context, self._socket, self._monitor)
 
     def close(self) -> None:
         """Close at once; nothing lingers."""
