@@ -137,6 +137,6 @@ def test_a_million_rows(client: chunkkv.Client, monkeypatch: pytest.MonkeyPatch)
         too_many = chunkkv.Table([0, blocks], "block_runs")
         with pytest.raises(chunkkv.ChunkkvError) as caught:
             client.plan(cache, rows=ROWS + 1, table=too_many, keep_ratio=0.5)
-        assert caught.value.field == "compress.groups[0].physical_len"
+        assert caught.value.field == "compress.groups[0].rows"
         client.unregister_cache(cache)
         client.unregister_region(region)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import out_of_range, whole
 from .dtypes import element_type, from_torch, storage, to_bf16
 from .errors import invalid
 from .job import Queries, Table
-from .layout import MOST_TOKENS_PER_BLOCK, CacheLayout
+from .layout import MOST_LAYERS, MOST_TOKENS_PER_BLOCK, CacheLayout
 from .memory import SharedMemory
 from .region import Region
 from .wire import DType
@@ -92,11 +93,10 @@ class SharedCache(Cache):
             dtype: "bf16", "f16" or "f32", or a NumPy or torch type.
             window: query rows that there is room for; how many of them vote, the newest, the policy says.
         """
-        numbers = tuple(range(layers)) if isinstance(layers, int) else tuple(layers)
+        numbers = tuple(range(whole("layers", layers, 1, MOST_LAYERS))) if isinstance(layers, int) else tuple(layers)
         for name, value in (("layers", len(numbers)), ("tokens", tokens), ("kv_heads", kv_heads),
                             ("q_heads", q_heads), ("head_dim", head_dim), ("window", window)):
-            if value < 1:
-                raise invalid(name, f"{value} is not at least 1")
+            whole(name, value, 1)
         kind = element_type(dtype)
         if kind not in (DType.F32, DType.F16, DType.BF16):
             raise invalid("dtype", f"{kind.name} is none of F32, F16, BF16")
@@ -134,7 +134,7 @@ class SharedCache(Cache):
 
     def query(self, layer: int) -> NDArray[Any]:
         """Query rows of a layer, [window, q_heads, head_dim], newest last, a view; with bf16 its bits as uint16."""
-        view: NDArray[Any] = self._queries[self._place[layer]]
+        view: NDArray[Any] = self._queries[self._index(layer)]
         return view
 
     def write(self, layer: int, *, key: Any = None, value: Any = None, query: Any = None) -> None:
@@ -146,18 +146,19 @@ class SharedCache(Cache):
             value: likewise.
             query: [rows, q_heads, head_dim], to the last query rows, newest last.
         """
-        for source, view in ((key, self.key(layer)), (value, self.value(layer))):
+        for name, source, view in (("key", key, self.key(layer)), ("value", value, self.value(layer))):
             if source is not None:
-                bits = self._bits(source)
+                bits = self._bits(source, name, view)
                 view[: len(bits)] = bits
         if query is not None:
-            bits = self._bits(query)
-            if len(bits) > self.window:
-                raise invalid("query", f"{len(bits)} query rows, and room for {self.window}")
+            bits = self._bits(query, "query", self.query(layer))
             self.query(layer)[self.window - len(bits) :] = bits
 
     def default_table(self, rows: int) -> Table:
         """The blocks from the first on that hold so many rows."""
+        if rows > self.tokens:
+            raise out_of_range("compress.groups[0].rows", f"must be 0 to {self.tokens}, the tokens that this cache has "
+                               f"room for, is {rows}")
         block = self._keys.shape[2]
         return Table(range(-(-rows // block)))
 
@@ -180,14 +181,21 @@ class SharedCache(Cache):
         self.close()
 
     def _rows(self, planes: NDArray[Any], layer: int) -> NDArray[Any]:
-        if layer not in self._place:
-            raise invalid("layer", f"{layer} is none of {tuple(self._place)}")
         blocks, block, heads, dim = planes.shape[1:]
-        view: NDArray[Any] = planes[self._place[layer]].reshape(blocks * block, heads, dim)[: self.tokens]
+        view: NDArray[Any] = planes[self._index(layer)].reshape(blocks * block, heads, dim)[: self.tokens]
         return view
 
-    def _bits(self, source: Any) -> NDArray[Any]:
+    def _index(self, layer: int) -> int:
+        if layer not in self._place:
+            raise invalid("layer", f"{layer!r} is none of {tuple(self._place)}")
+        return self._place[layer]
+
+    def _bits(self, source: Any, name: str, view: NDArray[Any]) -> NDArray[Any]:
+        """The rows of a caller in the cache's type; they must fit the view."""
         array = np.asarray(source) if not hasattr(source, "data_ptr") else from_torch(source)
+        if array.shape[1:] != view.shape[1:] or array.ndim != view.ndim or len(array) > len(view):
+            room = ", ".join(str(n) for n in view.shape[1:])
+            raise invalid(name, f"must be of shape [at most {len(view)}, {room}], is {list(array.shape)}")
         if array.dtype == storage(self.dtype):
             return array
         if array.dtype.kind not in "fiu":

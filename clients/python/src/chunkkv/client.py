@@ -8,9 +8,11 @@ A lock makes it safe to share between threads; one client serves one request at 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import fields
 from decimal import Decimal
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack
@@ -21,6 +23,7 @@ from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
 from .answer import Answer, Budget, Outcome, Pong, outcome_of
 from .cache import Cache
+from .checks import MOST_64, of_type, whole
 from .connection import Connection, code_of, deadline
 from .endpoint import Endpoint
 from .errors import ChunkkvError, SessionLost, Unsupported, from_status, invalid
@@ -146,20 +149,23 @@ class Client:
                 SharedMemory.
             timeout: seconds.
         """
+        offset = whole("register_region.offset", offset, 0, MOST_64)
         if isinstance(memory, SharedMemory):
-            fd, whole, address = memory.fileno(), memory.size, memory.address + offset
+            fd, total, address = memory.fileno(), memory.size, memory.address + offset
             chosen = Access.READ if memory.read_only else Access.READ_WRITE
         else:
             # what is no file has no size; the daemon then says what it is instead
-            fd, whole, chosen = memory, os.fstat(memory).st_size or offset + (size or 0), Access.READ_WRITE
+            fd, total, chosen = memory, _size_of(memory) or offset + (size or 0), Access.READ_WRITE
+        if access is not None and access not in Access._value2member_map_:
+            raise invalid("register_region.access", f"{access!r} is no Access")
         access = chosen if access is None else access
-        size = whole - offset if size is None else size
+        size = whole("register_region.size", total - offset if size is None else size, 0, MOST_64)
         with self._lock:
             side = self._connection.side
             if side is None:
                 raise Unsupported("this session has no side connection, so it can offer no memory",
                                   code=Code.UNSUPPORTED, field="register_region.memfd_token")
-            body = pb.RegisterRegion(memfd_token=side.offer(fd, whole), offset=offset, size=size,
+            body = pb.RegisterRegion(memfd_token=side.offer(fd, total), offset=offset, size=size,
                                      access=int(access))  # type: ignore[arg-type]
             reply = self.call(pb.Request(register_region=body), timeout=timeout).region_registered
         return Region(reply.region_id, size, access, reply.shared, address,
@@ -167,11 +173,13 @@ class Client:
 
     def unregister_region(self, region: Region) -> None:
         """When this returns, the daemon has the region no longer mapped."""
+        of_type("region", region, Region)
         self._check_session(region.session, "region")
         self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)))
 
     def register_cache(self, layout: CacheLayout, *, timeout: float | None = None) -> Cache:
         """Tell the daemon where the planes of a cache lie."""
+        of_type("layout", layout, CacheLayout)
         layout.check()
         for plane in layout.planes:
             self._check_session(plane.region.session, "register_cache.planes.region_id")
@@ -180,6 +188,7 @@ class Client:
 
     def unregister_cache(self, cache: Cache) -> None:
         """Forget a cache; its regions stay."""
+        of_type("cache", cache, Cache)
         self._check_session(cache.session, "cache")
         self.call(pb.Request(unregister_cache=pb.UnregisterCache(cache_id=cache.id)))
 
@@ -196,7 +205,7 @@ class Client:
 
     def plan(self, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
         """Say which rows would be kept; writes nothing.  Arguments as compress()."""
-        return self._compress(Mode.PLAN, cache, **request)
+        return self._compress("plan", Mode.PLAN, cache, request)
 
     def compress(self, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
         """Keep the best rows of a sequence and move them to the front, in place.
@@ -225,7 +234,7 @@ class Client:
         Raises:
             ChunkkvError: error.cache says what became of the cache.
         """
-        return self._compress(Mode.IN_PLACE, cache, **request)
+        return self._compress("compress", Mode.IN_PLACE, cache, request)
 
     def copy_out(self, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
         """Copy the kept rows in order to `destination` (a table); the source is never written.
@@ -234,7 +243,7 @@ class Client:
         not use.  Where nothing is to be dropped (`kept_all` says why), nothing is copied: go on with the source.  After
         an error the destination may hold anything.
         """
-        return self._compress(Mode.COPY_OUT, cache, **request)
+        return self._compress("copy_out", Mode.COPY_OUT, cache, request)
 
     def new_request_id(self) -> int:
         """An id for one request of this session."""
@@ -242,12 +251,13 @@ class Client:
 
     def cancel(self, request_id: int, timeout: float | None = None) -> Outcome:
         """Cancel a request of this session, from any thread; the outcome says whether it was too late."""
+        request_id = whole("request_id", request_id, 0, MOST_64)
         response = self._connection.cancel(request_id, deadline(self.timeout if timeout is None else timeout))
         return outcome_of(_checked(response).outcome)
 
     def outcome(self, request_id: int, timeout: float | None = None) -> Outcome:
         """What became of an earlier request of this session."""
-        body = pb.Request(get_status=pb.GetStatus(target_request_id=request_id))
+        body = pb.Request(get_status=pb.GetStatus(target_request_id=whole("request_id", request_id, 0, MOST_64)))
         return outcome_of(self.call(body, timeout=timeout).outcome)
 
     def call(self, body: pb.Request, *, timeout: float | None = None, generation: int = 0,
@@ -271,13 +281,20 @@ class Client:
             raise SessionLost("registered in an earlier session: register it again", field=field,
                               radius=Radius.SESSION)
 
-    def _compress(self, mode: Mode, cache: Cache, **request: Unpack[CompressRequest]) -> Answer:
+    def _compress(self, method: str, mode: Mode, cache: Cache, request: CompressRequest) -> Answer:
+        _check_names(method, request)
+        of_type("cache", cache, Cache)
         self._check_session(cache.session, "compress.cache_id")
-        jobs = request.get("jobs") or [_only_job(cache, request)]
-        queries = request.get("queries") or cache.default_queries()
+        jobs = _jobs(cache, request)
+        queries = request.get("queries")
+        if queries is None:
+            queries = cache.default_queries()
+        else:
+            of_type("queries", queries, Queries)
         logical_len = request.get("logical_len")
         if logical_len is None:
             logical_len = max(job.next_position for job in jobs)
+        logical_len = whole("compress.logical_len", logical_len)
         if queries is not None and any(job.needs_queries for job in jobs):
             self._check_session(queries.region.session, "compress.queries.data")
         timeout = request.get("timeout")
@@ -308,22 +325,63 @@ class Client:
                 self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)), timeout=FAREWELL)
 
 
+_OF_A_JOB = {item.name for item in fields(GroupJob)}
+
+
+def _check_names(method: str, request: CompressRequest) -> None:
+    """TypeError for an argument that there is not, as any function has it: a typo must not leave rows unprotected."""
+    known = CompressRequest.__annotations__
+    for name in request:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def _jobs(cache: Cache, request: CompressRequest) -> list[GroupJob]:
+    """The jobs of a request, checked."""
+    given = request.get("jobs")
+    if given is None:
+        jobs = [_only_job(cache, request)]
+    else:
+        of_type("jobs", given, Sequence)
+        jobs = list(given)
+        if not jobs:
+            raise invalid("jobs", "must have at least 1 entry, has 0")
+        for name, value in request.items():
+            if name in _OF_A_JOB and value is not None:
+                raise invalid(name, "must not be set together with jobs: each GroupJob has its own")
+    for i, job in enumerate(jobs):
+        of_type(f"jobs[{i}]", job, GroupJob)
+    return [job.checked(f"compress.groups[{i}]") for i, job in enumerate(jobs)]
+
+
 def _only_job(cache: Cache, request: CompressRequest) -> GroupJob:
     """The GroupJob of a request that does not bring its own."""
     if "rows" not in request:
         raise invalid("rows", "the number of rows in the cache is needed")
+    rows = whole("compress.groups[0].rows", request["rows"])
     table = request.get("table")
     if table is None:
-        table = cache.default_table(request["rows"])
+        table = cache.default_table(rows)
     if table is None:
         raise invalid("table", "this cache does not know where the rows of a sequence are")
     return GroupJob(
-        rows=request["rows"], table=table, policy=request.get("policy") or Policy(),
+        rows=rows, table=table, policy=Policy() if (policy := request.get("policy")) is None else policy,
         keep_ratio=request.get("keep_ratio"), max_tokens=request.get("max_tokens"),
         protect=request.get("protect", ()), protect_prefix=request.get("protect_prefix", 0),
         positions=request.get("positions"), keep=request.get("keep"), chunk_lengths=request.get("chunk_lengths"),
         destination=request.get("destination"), scores_out=request.get("scores_out", False),
         scores_in=request.get("scores_in"), score_kind=request.get("score_kind", "units"))
+
+
+def _size_of(fd: int) -> int:
+    """Bytes of the file behind a descriptor."""
+    of_type("memory", fd, SharedMemory, int)
+    try:
+        return os.fstat(fd).st_size
+    except (OSError, OverflowError):
+        raise invalid("memory", f"{fd} is no open descriptor") from None
 
 
 def _checked(response: pb.Response) -> pb.Response:

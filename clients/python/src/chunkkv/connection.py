@@ -12,10 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from numbers import Real
 
 from ._pb import chunkkv_pb2 as pb
 from .answer import outcome_of
 from .channel import Channel, CoreGone, NoAnswer, Pending
+from .checks import MOST_64, of_type, out_of_range, whole
 from .endpoint import Endpoint
 from .errors import CoreDied, DaemonUnavailable, DeadlineExceeded, SessionLost, StaleBoot, from_status, invalid
 from .session import Session, hello
@@ -29,8 +31,10 @@ LONGEST_TIMEOUT = 599.0  # seconds; the daemon accepts deadlines 600 s ahead
 
 def deadline(seconds: float) -> int:
     """A time limit as a point of this process's CLOCK_MONOTONIC."""
+    if not isinstance(seconds, Real):
+        raise TypeError(f"timeout must be a number of seconds, not {seconds!r}")
     if not 0 < seconds <= LONGEST_TIMEOUT:
-        raise invalid("timeout", f"{seconds} s is not between 0 and {LONGEST_TIMEOUT}")
+        raise invalid("timeout", f"must be above 0 and at most {LONGEST_TIMEOUT} s, is {seconds}")
     return time.monotonic_ns() + int(seconds * NANO)
 
 
@@ -46,9 +50,11 @@ class Connection:
         self._endpoint = endpoint
         self._process = os.getpid()
         self._ids = itertools.count(1)
+        self._newest_id = 0
         self._cancel_lock = threading.Lock()
         self._channel: Channel | None = None
         self._cancel_channel: Channel | None = None
+        of_type("name", name, str)
         until = deadline(timeout)
         self.side = SideSocket(endpoint, timeout) if needs_side else None
         try:
@@ -76,12 +82,19 @@ class Connection:
 
     def new_request_id(self) -> int:
         """An id not used before in this session."""
-        return next(self._ids)
+        number = next(self._ids)
+        self._newest_id = max(self._newest_id, number)
+        return number
 
     def compose(self, body: pb.Request, deadline_ns: int, generation: int = 0,
                 request_id: int | None = None) -> Pending:
         """A request ready to be sent."""
-        request_id = self.new_request_id() if request_id is None else request_id
+        if request_id is None:
+            request_id = self.new_request_id()
+        elif not 1 <= whole("request_id", request_id, 0, MOST_64) <= self._newest_id:
+            # one that is far ahead would move the daemon's window, and end the use of all that come before it
+            raise out_of_range("request_id", f"must be of new_request_id(), 1 to {self._newest_id}, is {request_id}")
+        generation = whole("generation", generation, 0, MOST_64)
         payload = self.session.compose(body, request_id, deadline_ns, generation)
         most = self.session.limits.request_bytes
         if most and len(payload) > most:

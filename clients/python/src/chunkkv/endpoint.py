@@ -26,6 +26,8 @@ class Endpoint:
         """The endpoint given, or that of $CHUNKKV_ENDPOINT, or the system's own CPU instance."""
         chosen = os.fspath(prefix) if prefix is not None else os.environ.get(ENVIRONMENT) or DEFAULT_PREFIX
         chosen = chosen.removeprefix("ipc://").removesuffix(".zmq")
+        if "\0" in chosen:
+            raise invalid("endpoint", f"{chosen!r} holds a zero byte")
         if len(os.fsencode(chosen + ".zmq")) > LONGEST_PATH:
             raise invalid("endpoint", f"socket path longer than {LONGEST_PATH} bytes: {chosen}.zmq")
         return cls(chosen)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .arrays import Axes, strides_of
 from .dtypes import element_type
 from .errors import invalid
-from .layout import Axis, CacheLayout, LayerGroup, Plane
+from .layout import Axis, CacheLayout, LayerGroup, Plane, regions_of
 from .region import Region
 from .wire import DType, PlaneKind
 
@@ -102,7 +102,9 @@ def _half(tensor: Any) -> int:
 def _split_heads(engine: Engine, tensors: Sequence[Any], q_heads: int, region: Region | Sequence[Region],
                  layers: Sequence[int] | None, dtype: Any) -> CacheLayout:
     """vLLM's CPU caches: a head's part of a block is all its keys, then all its values, in orders of their own."""
-    regions = [region] * len(tensors) if isinstance(region, Region) else list(region)
+    regions = regions_of(region, len(tensors))
+    if not tensors or (layers is not None and len(layers) != len(tensors)):
+        raise invalid("layers", f"must be one for each of {len(tensors)} tensors, at least one")
     kind = element_type(dtype if dtype is not None else tensors[0].dtype)
     planes: list[Plane] = []
     shapes = set()

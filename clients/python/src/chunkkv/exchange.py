@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
 from .answer import Answer, Kept, answer_of
 from .cache import Cache
+from .checks import MOST_32, whole, word
 from .errors import invalid
 from .job import AnyTable, GroupJob, Queries, Table, table_of
 from .memory import SharedMemory
@@ -83,10 +84,11 @@ class Exchange:
         self.room = 0
         self._memory: SharedMemory | None = None
         for i, job in enumerate(self._jobs):
-            if not 0 <= job.group < len(cache.layout.groups):
-                raise invalid(f"compress.groups[{i}].group", f"this cache has {len(cache.layout.groups)} groups")
-            if job.rows < 0:
-                raise invalid(f"compress.groups[{i}].physical_len", f"{job.rows} is negative")
+            whole(f"compress.groups[{i}].group", job.group, 0, len(cache.layout.groups) - 1)
+            # room for scores and sets is taken by it
+            whole(f"compress.groups[{i}].rows", job.rows, 0, limits.rows or MOST_32)
+        if reply_form is not None:
+            word("compress.reply_form", reply_form, get_args(ReplyForm))
         self._has_memory = has_memory
         self._tables = self._choose_tables()
         self._scores_in = [self._piece_of_scores(job, i) for i, job in enumerate(self._jobs)]
@@ -148,7 +150,9 @@ class Exchange:
         tables: list[list[Any]] = []
         for i, job in enumerate(self._jobs):
             given: tuple[AnyTable | None, ...] = (job.table, job.destination)
-            tables.append([None if t is None else self._plain(table_of(t), f"compress.groups[{i}]") for t in given])
+            paths = (f"compress.groups[{i}].table", f"compress.groups[{i}].destination")
+            tables.append([None if t is None else self._plain(table_of(t), path)
+                           for t, path in zip(given, paths, strict=True)])
         left = self._limits.request_bytes or 1 << 62
         left -= ENVELOPE + sum(self._list_bytes(job) for job in self._jobs)
         for shorten in (self._in_runs, self._in_memory) if self._has_memory else (self._in_runs,):
@@ -193,7 +197,10 @@ class Exchange:
     def _piece_of_scores(self, job: GroupJob, index: int) -> _Piece | None:
         if job.scores_in is None or isinstance(job.scores_in, Slice):
             return None
-        scores = np.ascontiguousarray(job.scores_in)
+        try:
+            scores = np.ascontiguousarray(job.scores_in)
+        except (TypeError, ValueError) as error:
+            raise invalid(f"compress.groups[{index}].scores_in", f"is no array: {error}") from None
         if scores.dtype != np.float32:
             raise invalid(f"compress.groups[{index}].scores_in", f"{scores.dtype} is not float32")
         return self._take(scores.nbytes, scores)

@@ -7,9 +7,9 @@ request itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
 from .arrays import Axes
+from .checks import MOST_64, of_type, whole, word
 from .dtypes import element_type
 from .errors import invalid
 from .policy import Policy, millionths
 from .region import Region, Slice
 from .wire import DType
 
+MOST_LAYER = 65535
 TableForm = Literal["blocks", "block_runs", "tokens", "token_runs"]
 
 
@@ -41,7 +43,10 @@ class Table:
 
     def words(self, path: str) -> NDArray[np.uint32]:
         """The entries as the wire's words, where they are not in a region."""
-        numbers = np.asarray(self.entries)
+        try:
+            numbers = np.asarray(self.entries)
+        except (TypeError, ValueError) as error:
+            raise invalid(f"{path}.numbers", f"is no list of numbers: {error}") from None
         if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() > 0xFFFFFFFF):
             raise invalid(f"{path}.numbers", "table entries must be integers from 0 to 2^32-1")
         return numbers.ravel().astype(np.uint32)
@@ -59,6 +64,7 @@ class Table:
 
     def to_message(self, path: str) -> pb.Table:
         """The wire's message."""
+        word(f"{path}.form", self.form, get_args(TableForm))
         message = pb.Table(form=getattr(pb, f"TABLE_{self.form.upper()}"))
         if isinstance(self.entries, Slice):
             getattr(message, "from").CopyFrom(self.entries.to_message())
@@ -116,6 +122,13 @@ class Queries:
 
     def to_message(self) -> pb.Queries:
         """The wire's message."""
+        of_type("queries.dtype", self.dtype, DType)
+        for name in ("rows", "ring_start", "last_row"):
+            whole(f"compress.queries.{name}", getattr(self, name))
+        for name in ("offset", "size", "layer_stride", "head_stride", "row_stride"):
+            whole(f"compress.queries.{name}", getattr(self, name), 0, MOST_64)
+        for i, layer in enumerate(self.layers):
+            whole(f"compress.queries.layers[{i}]", layer, 0, MOST_LAYER)
         return pb.Queries(
             data=pb.Slice(region_id=self.region.id, offset=self.offset, size=self.size),
             dtype=int(self.dtype), rows=self.rows, ring_start=self.ring_start,  # type: ignore[arg-type]
@@ -178,8 +191,31 @@ class GroupJob:
 
     def to_message(self, path: str) -> pb.GroupJob:
         """The wire's message; InvalidArgument names what it cannot hold.  Scores must be in a region."""
+        return self.checked(path)._message(path)
+
+    def checked(self, path: str) -> GroupJob:
+        """The same in plain numbers; errors name a value outside its limits, or what is of a wrong type."""
+        policies = (self.policy,) if isinstance(self.policy, Policy) else self.policy
+        if not isinstance(policies, Sequence) or not all(isinstance(policy, Policy) for policy in policies):
+            raise TypeError(f"policy must be a Policy or several, not {self.policy!r}")
+        if not policies:
+            raise invalid(f"{path}.policies", "must have at least 1 entry, has 0")
         if self.keep_ratio is None and self.max_tokens is None and self.keep is None:
             raise invalid(f"{path}.keep_ratio", "one of keep_ratio, max_tokens and keep is needed")
+        word(f"{path}.score_kind", self.score_kind, ("units", "rows"))
+        of_type("scores_out", self.scores_out, bool, Slice)
+        if self.keep_ratio is not None:
+            millionths(self.keep_ratio)
+        lengths = self.chunk_lengths
+        return replace(
+            self, rows=whole(f"{path}.rows", self.rows), group=whole(f"{path}.group", self.group),
+            protect_prefix=whole(f"{path}.protect_prefix", self.protect_prefix),
+            max_tokens=None if self.max_tokens is None else whole(f"{path}.max_tokens", self.max_tokens, 1),
+            protect=rg.checked(self.protect, f"{path}.protect", ascending=False),
+            positions=_ranges(self.positions, f"{path}.positions"), keep=_ranges(self.keep, f"{path}.keep"),
+            chunk_lengths=None if lengths is None else _lengths(lengths, f"{path}.chunk_lengths"))
+
+    def _message(self, path: str) -> pb.GroupJob:
         message = pb.GroupJob(score_kind=getattr(pb, f"SCORE_{self.score_kind.upper()}"))
         # no rows: a sequence without a table, which is legal
         if self.rows:
@@ -188,20 +224,11 @@ class GroupJob:
             message.destination.CopyFrom(table_of(self.destination).to_message(f"{path}.destination"))
         policies = [self.policy] if isinstance(self.policy, Policy) else self.policy
         message.policies.extend(policy.to_message() for policy in policies)
-        numbers = {"group": self.group, "physical_len": self.rows, "protect_prefix": self.protect_prefix,
-                   "max_tokens": self.max_tokens or 0}
-        for name, value in numbers.items():
-            try:
-                setattr(message, name, value)
-            except (TypeError, ValueError):
-                raise invalid(f"{path}.{name}", f"{value!r} is not 0 to 2^32-1") from None
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise invalid(f"{path}.max_tokens", f"{self.max_tokens} is not at least 1")
+        message.group, message.physical_len = self.group, self.rows
+        message.protect_prefix, message.max_tokens = self.protect_prefix, self.max_tokens or 0
         if self.keep_ratio is not None:
             message.keep_ratio = millionths(self.keep_ratio)
-        for i, (first, end) in enumerate(self.protect):
-            if first < 0 or end <= first:
-                raise invalid(f"{path}.protect[{i}]", f"({first}, {end}) is no half-open range")
+        for first, end in self.protect:
             message.protect.add(first=first, count=end - first)
         if self.positions is not None:
             if rg.count(self.positions) != self.rows:
@@ -214,15 +241,24 @@ class GroupJob:
 
     def _fill_lists(self, message: pb.GroupJob, path: str) -> None:
         """Chunk lengths and the places of scores."""
-        try:
-            message.chunk_lengths.extend(() if self.chunk_lengths is None else self.chunk_lengths)
-        except (TypeError, ValueError):
-            raise invalid(f"{path}.chunk_lengths", "lengths must be integers from 1 to 2^32-1") from None
+        message.chunk_lengths.extend(() if self.chunk_lengths is None else self.chunk_lengths)
         for name, where in (("scores_out", self.scores_out), ("scores_in", self.scores_in)):
             if isinstance(where, Slice):
                 getattr(message, name).CopyFrom(where.to_message())
             elif where is not None and where is not False:
                 raise invalid(f"{path}.{name}", "in a message by itself, scores must lie in a region")
+
+
+def _ranges(ranges: Sequence[rg.Range] | None, field: str) -> list[rg.Range] | None:
+    return None if ranges is None else rg.checked(ranges, field, ascending=True)
+
+
+def _lengths(lengths: Sequence[int], field: str) -> list[int]:
+    try:
+        items = list(lengths)
+    except TypeError:
+        raise TypeError(f"{field} must be a list of whole numbers, not {lengths!r}") from None
+    return [whole(f"{field}[{i}]", length, 1) for i, length in enumerate(items)]
 
 
 def table_of(table: AnyTable) -> Table:

@@ -16,17 +16,16 @@ from typing import Any
 
 from ._pb import chunkkv_pb2 as pb
 from .arrays import Axes
+from .checks import of_type, out_of_range, whole
 from .dtypes import element_type
-from .errors import InvalidArgument, invalid
+from .errors import invalid
 from .region import Region
-from .wire import Code, DType, PlaneKind
+from .wire import DType, PlaneKind
 
 MOST_TOKENS_PER_BLOCK = 65536
+MOST_LAYERS = 65536
 MOST_BYTES = 1 << 46
-
-
-def _out_of_range(field: str, detail: str) -> InvalidArgument:
-    return InvalidArgument(detail, code=Code.OUT_OF_RANGE, field=field)
+LETTERS = "lbhtdLBHTD"
 
 
 @dataclass(frozen=True)
@@ -66,16 +65,16 @@ class LayerGroup:
 
     def check(self, path: str) -> None:
         """InvalidArgument names the first field that the daemon would refuse."""
-        if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[-1] > 65535:
-            raise invalid(f"{path}.layers", "layer numbers must be ascending and below 65536")
+        for i, layer in enumerate(self.layers):
+            whole(f"{path}.layers[{i}]", layer, 0, MOST_LAYERS - 1)
+        if not self.layers or list(self.layers) != sorted(set(self.layers)):
+            raise invalid(f"{path}.layers", "layer numbers must be strictly ascending, and at least one")
         for name, value, most in (("kv_heads", self.kv_heads, 1024), ("head_dim_k", self.head_dim_k, 1024),
                                   ("tokens_per_block", self.tokens_per_block, MOST_TOKENS_PER_BLOCK),
                                   ("num_blocks", self.num_blocks, 0xFFFFFFFF)):
-            if not 1 <= value <= most:
-                raise invalid(f"{path}.{name}", f"{value} is not 1 to {most}")
-        if not 0 <= self.head_dim_v <= 1024:
-            raise invalid(f"{path}.head_dim_v", f"{self.head_dim_v} is not 0 to 1024")
-        if self.q_heads < 1 or self.q_heads % self.kv_heads:
+            whole(f"{path}.{name}", value, 1, most)
+        whole(f"{path}.head_dim_v", self.head_dim_v, 0, 1024)
+        if whole(f"{path}.q_heads", self.q_heads, 1) % self.kv_heads:
             raise invalid(f"{path}.q_heads", f"{self.q_heads} is no multiple of {self.kv_heads} KV heads")
 
 
@@ -119,13 +118,13 @@ class Plane:
                    "head_stride": self.head_stride, "token.outer": self.token.outer, "token.inner": self.token.inner,
                    "dim.outer": self.dim.outer, "dim.inner": self.dim.inner}
         for name, value in strides.items():
-            if not 0 <= value <= MOST_BYTES:
-                raise invalid(f"{path}.{name}", f"{value} is not 0 to 2^46")
-        if not 1 <= self.layer_count <= 1024:
-            raise invalid(f"{path}.layer_count", f"{self.layer_count} is not 1 to 1024")
+            whole(f"{path}.{name}", value, 0, MOST_BYTES)
+        for name, axis in (("token", self.token), ("dim", self.dim)):
+            whole(f"{path}.{name}.tile", axis.tile, 1)
+        of_type(f"{path}.scale", self.scale, int, float)
         end = self.end(group)
         if end > self.region.size:
-            raise _out_of_range(path, f"the plane ends at byte {end} of a region of {self.region.size}")
+            raise out_of_range(path, f"the plane ends at byte {end} of a region of {self.region.size}")
 
     def to_message(self) -> pb.Plane:
         """The wire's message."""
@@ -146,6 +145,10 @@ def _axis(named: Axes, name: str) -> Axis:
 def _plane(array: Any, axes: str, kind: PlaneKind, region: Region, layer: int, dtype: DType, scale: float,
            path: str) -> tuple[Plane, Axes]:
     """A plane of the layers of one array, from its own strides."""
+    of_type("axes", axes, str)
+    unknown = set(axes) - set(LETTERS)
+    if unknown:
+        raise invalid("axes", f"{axes!r} has {', '.join(sorted(unknown))}, which is none of {LETTERS}")
     named = Axes(array, axes, path)
     plane = Plane(kind, dtype, region, region.offset_of(array, path), layer, named.size.get("l", 1),
                   named.stride.get("l", 0), named.stride.get("b", 0), named.stride.get("h", 0), _axis(named, "t"),
@@ -153,11 +156,21 @@ def _plane(array: Any, axes: str, kind: PlaneKind, region: Region, layer: int, d
     return plane, named
 
 
+def regions_of(region: Region | Sequence[Region], count: int) -> list[Region]:
+    """A region for each of so many arrays."""
+    regions = [region] * count if isinstance(region, Region) else list(region)
+    for i, item in enumerate(regions):
+        of_type(f"region[{i}]", item, Region)
+    if len(regions) != count:
+        raise invalid("region", f"must be one, or one for each of {count} arrays, is {len(regions)}")
+    return regions
+
+
 def _planes(arrays: Sequence[Any], axes: str, kind: PlaneKind, region: Region | Sequence[Region],
             layers: Sequence[int] | None, dtype: DType, scale: float,
             path: str) -> tuple[list[Plane], tuple[int, int, int, int]]:
     """The planes of one kind, and the shape they have in common: blocks, heads, tokens, dimensions."""
-    regions = [region] * len(arrays) if isinstance(region, Region) else list(region)
+    regions = regions_of(region, len(arrays))
     planes: list[Plane] = []
     shapes: set[tuple[int, int, int, int]] = set()
     first = 0
@@ -214,6 +227,9 @@ class CacheLayout:
         if "2" in axes:
             place, axes = axes.index("2"), axes.replace("2", "")
             at = (slice(None),) * place
+            for i, array in enumerate(keys):
+                if len(array.shape) <= place or int(array.shape[place]) != 2:
+                    raise invalid(f"keys[{i}]", f"shape {tuple(array.shape)} has no axis of 2 where the axes say so")
             keys, values = [a[(*at, 0)] for a in keys], [a[(*at, 1)] for a in keys]
         if values is None or len(keys) != len(values) or not keys:
             raise invalid("layout", "as many values as keys are needed, at least one")
@@ -246,6 +262,8 @@ class CacheLayout:
             dtype: element type, needed where the array's own does not tell ("bf16" held as uint16).
             scale: value = stored value * scale; 0 = 1.
         """
+        if not arrays:
+            raise invalid("layout", "at least one array is needed")
         kind = element_type(dtype if dtype is not None else arrays[0].dtype)
         planes, (blocks, heads, tokens, dim) = _planes(arrays, axes, PlaneKind.LATENT, region, layers, kind, scale,
                                                        "arrays")
@@ -262,6 +280,8 @@ class CacheLayout:
         held: dict[tuple[int, PlaneKind], int] = {}
         for i, plane in enumerate(self.planes):
             path = f"register_cache.planes[{i}]"
+            whole(f"{path}.layer_first", plane.layer_first, 0, MOST_LAYERS - 1)
+            whole(f"{path}.layer_count", plane.layer_count, 1, 1024)
             for layer in plane.layers:
                 if layer not in of_layer:
                     raise invalid(f"{path}.layer_first", f"layer {layer} is in no group")

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import whole
 from .dtypes import element_type, storage
-from .errors import invalid
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h; Python 3.11 does not name it
+MOST_BYTES = 1 << 46  # of one region
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -51,8 +52,7 @@ class SharedMemory:
             name: shown in /proc/PID/maps, for people.
             read_only: the daemon may only read it; enough for queries and for plan().
         """
-        if size < 1:
-            raise invalid("size", f"{size} is not at least 1")
+        size = whole("size", size, 1, MOST_BYTES)
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:

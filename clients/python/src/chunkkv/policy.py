@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from numbers import Real
 from typing import Literal
 
 from ._pb import chunkkv_pb2 as pb
+from .checks import MOST_32
 from .errors import invalid
 
 MILLION = 1_000_000
@@ -33,10 +35,12 @@ def millionths(ratio: float | str | Decimal) -> int:
             exact = Decimal(ratio)
         except InvalidOperation:
             raise invalid("keep_ratio", f"{ratio!r} is no decimal number") from None
-        if not exact.is_finite():
-            raise invalid("keep_ratio", f"{ratio!r} is not finite")
+        if not exact.is_finite() or not 0 <= exact <= 1:
+            raise invalid("keep_ratio", f"{ratio!r} is not in (0, 1]")
         value = int((exact * MILLION).to_integral_value(ROUND_HALF_EVEN))
     else:
+        if not isinstance(ratio, Real):
+            raise TypeError(f"keep_ratio must be a number, or text that is one, not {ratio!r}")
         if not 0.0 <= ratio <= 1.0:
             raise invalid("keep_ratio", f"{ratio!r} is not in (0, 1]")
         value = round(ratio * 1e6)  # round() of a float is rint(): to nearest, ties to even
@@ -52,6 +56,7 @@ _ENUMS = {
     "fill": "FILL_", "tight": "TIGHT_", "join": "JOIN_", "window_reduce": "ROWS_", "layer_reduce": "LAYER_",
 }
 _COUNTS = ("sinks", "recent", "min_tokens", "contrast_first", "contrast_end", "mute")
+_REALS = ("scale", "softcap")
 _OF_PROFILE = "OF_PROFILE"
 
 
@@ -146,8 +151,9 @@ class Policy:
                     getattr(message, name).value = value
                 else:
                     setattr(message, name, value)
-            except (TypeError, ValueError) as error:
-                raise invalid(field, f"{value!r} does not fit the wire: {error}") from None
+            except (TypeError, ValueError):
+                kind = "number" if name in _REALS else f"whole number from 0 to {MOST_32}"
+                raise invalid(field, f"must be a {kind}, is {value!r}") from None
         return message
 
     @classmethod

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import whole
 from .errors import invalid
 
 Range = tuple[int, int]
@@ -80,6 +81,28 @@ def positions_of(kept: Sequence[Range], positions: Sequence[Range] | None) -> li
     if positions is None:
         return list(kept)
     return ranges_from_rows(rows_from_ranges(positions)[rows_from_ranges(kept)])
+
+
+def checked(ranges: Iterable[Range], field: str, *, ascending: bool) -> list[Range]:
+    """The same as plain numbers, each a half-open range of numbers below 2^32; in order, where that is asked for."""
+    try:
+        items = list(ranges)
+    except TypeError:
+        raise TypeError(f"{field} must be a list of pairs (first, end), not {ranges!r}") from None
+    out: list[Range] = []
+    for i, item in enumerate(items):
+        path = f"{field}[{i}]"
+        try:
+            first, end = item
+        except (TypeError, ValueError):
+            raise TypeError(f"{path} must be a pair (first, end), not {item!r}") from None
+        first, end = whole(path, first), whole(path, end)
+        if end <= first:
+            raise invalid(path, f"({first}, {end}) is no half-open range: the end must be above the first")
+        if ascending and out and first < out[-1][1]:
+            raise invalid(path, f"({first}, {end}) is not behind the one before, which ends at {out[-1][1]}")
+        out.append((first, end))
+    return out
 
 
 def count(ranges: Iterable[Range]) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 
 from ._pb import chunkkv_pb2 as pb
 from .arrays import address_of
-from .errors import InvalidArgument, invalid
+from .checks import MOST_64, out_of_range, whole
+from .errors import invalid
 from .memory import SharedMemory
-from .wire import Access, Code
+from .wire import Access
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Slice:
 
     def to_message(self) -> pb.Slice:
         """The wire's message."""
+        whole("slice.offset", self.offset, 0, MOST_64)
+        whole("slice.size", self.size, 0, MOST_64)
         return pb.Slice(region_id=self.region.id, offset=self.offset, size=self.size)
 
 
@@ -49,10 +52,10 @@ class Region:
 
     def slice(self, offset: int = 0, size: int | None = None) -> Slice:
         """A piece of the region; size None = to its end."""
-        size = self.size - offset if size is None else size
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise InvalidArgument(f"bytes {offset} to {offset + size} of a region of {self.size}",
-                                  code=Code.OUT_OF_RANGE, field="slice")
+        offset = whole("slice.offset", offset, 0, self.size)
+        size = self.size - offset if size is None else whole("slice.size", size, 0, MOST_64)
+        if offset + size > self.size:
+            raise out_of_range("slice", f"bytes {offset} to {offset + size} of a region of {self.size}")
         return Slice(self, offset, size)
 
     def offset_of(self, array: Any, path: str = "array") -> int:

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass, fields
 
 from ._pb import chunkkv_pb2 as pb
+from .checks import of_type
+from .errors import invalid
 
 MINOR_LEAST, MINOR_MOST = 0, 0  # versions that this client speaks
 _numbers = itertools.count(1)
@@ -81,6 +83,12 @@ class Session:
 
 def hello(request_id: int, name: str, now_ns: int, attach_token: bytes, needs: tuple[str, ...]) -> bytes:
     """The bytes of a Hello; its deadline is the daemon's default, as the clocks are not compared yet."""
+    known = pb.Capability.DESCRIPTOR.values_by_name
+    for i, need in enumerate(needs):
+        of_type(f"needs[{i}]", need, str)
+        if f"CAP_{need.upper()}" not in known:
+            names = ", ".join(name.removeprefix("CAP_").lower() for name in known)
+            raise invalid(f"hello.needs[{i}]", f"{need!r} is none of {names}")
     wanted = [pb.Capability.Value(f"CAP_{need.upper()}") for need in needs]
     body = pb.Hello(minor_min=MINOR_LEAST, minor_max=MINOR_MOST, client=name, now_ns=now_ns, attach_token=attach_token,
                     needs=wanted)
