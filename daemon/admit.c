@@ -222,6 +222,9 @@ static bool take_reply_slice(struct ckv_request *request, const struct ckv_recor
                        ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_NOT_USED, 0, 0, 0);
         if (!ckv_region_slice(request->session, &body->reply_to, 0, CKV_F_COMPRESS_REPLY_TO, status, &region, &request->reply_address))
                 return false;
+        if ((uintptr_t)request->reply_address % sizeof(uint32_t))
+                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_UNALIGNED, sizeof(uint32_t),
+                                  body->reply_to.offset, 0);
         if (!region->writable)
                 return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_REPLY_TO, CKV_D_READ_ONLY, region->id, 0, 0);
         if (ckv_request_use_region(request, region))

@@ -81,6 +81,8 @@ static bool refuse_fault(struct ckv_record_status *status, const struct ckv_poli
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_ENUM, fault->value, 0, 0);
         case CKV_FAULT_PROFILE:
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_PROFILE_FIXES, (uint64_t)profile, 0, 0);
+        case CKV_FAULT_TOGETHER:
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_CHUNK_AT_SUM, 0, 0, 0);
         case CKV_FAULT_NONFINITE:
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_FINITE, 0, 0, 0);
         default:
@@ -193,12 +195,17 @@ static bool take_chunk_lengths(struct ckv_selection *selection, const struct ckv
 }
 
 /* check_latent() - without V there is nothing to weigh by, and 1 / sqrt(d) is the scale of no latent attention */
-static bool check_latent(const struct ckv_job_group *group, uint32_t index, struct ckv_record_status *status) {
-        if (group->head_dim_v > 0 || group->given || group->scores.in)
+static bool check_latent(const struct ckv_job_group *group, const struct ckv_record_group *record, uint32_t index,
+                         struct ckv_record_status *status) {
+        if (group->head_dim_v > 0 || record->given_run_count || record->scores_in.region_id)
                 return true;
         if (group->policy.value_weight != CKV_WEIGHT_NONE)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, index, 0, CKV_D_NOT_USED, 0, 0, 0);
-        if (group->policy.scorer == CKV_SCORER_WINDOW && group->policy.scale == 0)
+        if (group->policy.scorer != CKV_SCORER_WINDOW)
+                return true;
+        if (group->policy.profile == CKV_PROFILE_KVPRESS || group->policy.profile == CKV_PROFILE_PAPER)
+                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_POLICY_PROFILE, index, 0, CKV_D_LATENT_PROFILE, 0, 0, 0);
+        if (group->policy.scale == 0)
                 return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, index, 0, CKV_D_MISSING, 0, 0, 0);
         return true;
 }
@@ -222,7 +229,7 @@ bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group
         if (job_group->policy.reuse > job_group->layer_count)
                 return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_REUSE, index, 0, CKV_D_RANGE, 1,
                                      job_group->layer_count, job_group->policy.reuse);
-        if (!check_latent(job_group, index, ret_status))
+        if (!check_latent(job_group, group, index, ret_status))
                 return false;
         selection->keep_ratio = group->keep_ratio;
         selection->max_tokens = group->max_tokens;

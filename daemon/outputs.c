@@ -1,7 +1,7 @@
 /*
  * PLAN writes nothing, and IN_PLACE writes rows: that holds only if the places
- * that a client names for scores and answers are neither cache nor queries of
- * the same request.  Planes are taken from first to last byte; a gap between
+ * that a client names for scores and answers are neither cache nor input of the
+ * same request (tables are copied first, but the client wants them back).  Planes are taken from first to last byte; a gap between
  * their rows is no place for an answer.
  */
 #include "daemon/outputs.h"
@@ -38,10 +38,27 @@ static bool hits_cache(const struct ckv_request *request, const struct output *o
         return false;
 }
 
+static bool hits_input(const struct ckv_request *request, const struct output *output, const struct ckv_record_compress *body,
+                       const struct ckv_record_group *groups) {
+        struct ckv_place place = place_of(request, &body->queries);
+
+        if (ckv_places_overlap(&output->place, &place))
+                return true;
+        for (uint32_t i = 0; i < body->group_count; i++) {
+                const struct ckv_record_slice *inputs[] = { &groups[i].table_from, &groups[i].destination_from, &groups[i].scores_in };
+
+                for (size_t k = 0; k < CKV_ARRAY_SIZE(inputs); k++) {
+                        place = place_of(request, inputs[k]);
+                        if (ckv_places_overlap(&output->place, &place))
+                                return true;
+                }
+        }
+        return false;
+}
+
 bool ckv_outputs_check(const struct ckv_request *request, const struct ckv_record_compress *body,
                        const struct ckv_record_group *groups, struct ckv_record_status *ret_status) {
         struct output outputs[17];      /* one for each group, and the answer */
-        struct ckv_place queries = place_of(request, &body->queries);
         uint32_t n = 0;
 
         static_assert(CKV_ARRAY_SIZE(outputs) == 16 + 1, "CKV_LIMIT_GROUPS and one more");
@@ -51,7 +68,7 @@ bool ckv_outputs_check(const struct ckv_request *request, const struct ckv_recor
         if (body->reply_to.region_id)
                 outputs[n++] = (struct output){ place_of(request, &body->reply_to), CKV_F_COMPRESS_REPLY_TO, 0 };
         for (uint32_t i = 0; i < n; i++) {
-                bool hit = hits_cache(request, &outputs[i]) || ckv_places_overlap(&outputs[i].place, &queries);
+                bool hit = hits_cache(request, &outputs[i]) || hits_input(request, &outputs[i], body, groups);
 
                 for (uint32_t k = 0; k < i && !hit; k++)
                         hit = ckv_places_overlap(&outputs[i].place, &outputs[k].place);

@@ -11,7 +11,7 @@
 
 /**
  * ckv_outputs_check() - scores_out and reply_to share no byte with one another, with the planes of the request's groups,
- * or with its queries
+ * or with its queries, tables and scores_in
  *
  * Return: true; or false with @ret_status INVALID_ARGUMENT naming the output.
  */

@@ -161,7 +161,8 @@ static bool plan_failed(const struct ckv_request *request, struct ckv_record_sta
                 return !ckv_refuse(status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
                                    (now - CKV_MIN(now, job->deadline_nsec)) / CKV_NSEC_PER_USEC, 0, 0);
         case CKV_JOB_NONFINITE:
-                return !ckv_refuse(status, CKV_CODE_NONFINITE_SCORE, CKV_F_NONE, CKV_D_NONFINITE, job->fail_layer, job->fail_unit, 0);
+                return !ckv_refuse_at(status, CKV_CODE_NONFINITE_SCORE, group->scores.in ? CKV_F_GROUP_SCORES_IN : CKV_F_NONE, index, 0,
+                                      CKV_D_NONFINITE, job->fail_layer, job->fail_unit, 0);
         case CKV_JOB_BUDGET:
                 return !ckv_refuse_at(status, CKV_CODE_BUDGET_BELOW_PROTECTED,
                                       group->selection.max_tokens ? CKV_F_GROUP_MAX_TOKENS : CKV_F_GROUP_KEEP_RATIO, index, 0,

@@ -209,7 +209,7 @@ static struct ckv_policy_fault judge_together(const struct ckv_policy *policy) {
                 return fault(CKV_FAULT_UNSUPPORTED, CKV_FIELD_SELECTOR, policy->selector, 0, 0);
         /* caller-given units differ in length, and a sum would simply prefer the long ones */
         if (policy->selector == CKV_SELECTOR_CHUNK_AT && policy->unit_reduce == CKV_UNIT_SUM)
-                return fault(CKV_FAULT_ENUM, CKV_FIELD_UNIT_REDUCE, CKV_UNIT_SUM, CKV_UNIT_MEAN, CKV_UNIT_MAX);
+                return fault(CKV_FAULT_TOGETHER, CKV_FIELD_UNIT_REDUCE, CKV_UNIT_SUM, 0, 0);
         return fault(CKV_FAULT_NONE, CKV_FIELD_NONE, 0, 0, 0);
 }
 

@@ -97,6 +97,7 @@ enum ckv_policy_fault_kind {
         CKV_FAULT_ENUM,          /* no such value */
         CKV_FAULT_PROFILE,       /* the profile does not allow this parameter to be set */
         CKV_FAULT_UNSUPPORTED,   /* legal, but this build has no such method */
+        CKV_FAULT_TOGETHER,      /* legal alone: unit_reduce = sum with selector chunk_at */
         CKV_FAULT_NONFINITE,     /* scale or softcap not finite, or negative */
 };
 

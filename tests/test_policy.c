@@ -167,7 +167,7 @@ START_TEST(enums_without_such_a_value) {
         assert_fault(p, CKV_FAULT_ENUM, CKV_FIELD_JOIN);
         /* caller-given units differ in length: no sum over them */
         p = (struct ckv_policy){ .selector = CKV_SELECTOR_CHUNK_AT, .unit_reduce = CKV_UNIT_SUM };
-        assert_fault(p, CKV_FAULT_ENUM, CKV_FIELD_UNIT_REDUCE);
+        assert_fault(p, CKV_FAULT_TOGETHER, CKV_FIELD_UNIT_REDUCE);
 }
 END_TEST
 

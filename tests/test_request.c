@@ -146,7 +146,7 @@ START_TEST(outcomes_of_a_plan) {
                                                              .offset = core.spare_at,
                                                              .size = LAYERS * ROWS * sizeof(float) };
         start();
-        ended(CKV_CODE_NONFINITE_SCORE, CKV_F_NONE, CKV_D_NONFINITE);
+        ended(CKV_CODE_NONFINITE_SCORE, CKV_F_GROUP_SCORES_IN, CKV_D_NONFINITE);
         ck_assert_uint_eq(core.answer.record.body.result.status.arg[0], 2);
         ck_assert_uint_eq(core.answer.record.body.result.status.arg[1], 3);
 }

@@ -77,6 +77,46 @@ def test_answers_never_go_into_the_cache_or_the_queries(daemon: Daemon, offset: 
             assert (error.code, error.field) == (Code.INVALID_ARGUMENT, "compress.groups[0].scores_out")
 
 
+def test_answers_never_go_into_tables_or_scores(daemon: Daemon) -> None:
+    with chunkkv.Client(daemon.prefix()) as client:
+        rig = Rig(client)
+        for mode in (pb.MODE_PLAN, pb.MODE_IN_PLACE):
+            body = rig.compress(mode=mode)
+            body.groups[0].table.ClearField("numbers")
+            getattr(body.groups[0].table, "from").CopyFrom(rig.room(3 * PLANE, 4))
+            body.groups[0].scores_out.CopyFrom(rig.room(3 * PLANE))
+            assert rig.refused(body).field == "compress.groups[0].scores_out"
+            body.groups[0].scores_out.offset += 4
+            body.groups[0].scores_in.CopyFrom(rig.room(3 * PLANE + 8, 56))
+            assert rig.refused(body).field == "compress.groups[0].scores_out"
+        body = rig.compress(reply_form=pb.REPLY_IN_REGION)
+        body.reply_to.CopyFrom(rig.room(3 * PLANE + 2))
+        assert rig.refused(body).field == "compress.reply_to"  # words lie at multiples of 4
+
+
+def test_a_latent_needs_a_scale_only_where_it_is_scored(daemon: Daemon) -> None:
+    with chunkkv.Client(daemon.prefix()) as client:
+        rig = Rig(client)
+        group = pb.LayerGroup(layers=[0], kv_heads=1, q_heads=HEADS, head_dim_k=DIM, tokens_per_block=ROWS, num_blocks=1)
+        register = pb.RegisterCache(groups=[group])
+        register.planes.add(kind=pb.PLANE_LATENT, dtype=pb.DTYPE_F32, layer_count=1, region_id=rig.region.id,
+                            block_stride=PLANE, head_stride=0, token=pb.Axis(tile=1, outer=DIM * 4),
+                            dim=pb.Axis(tile=1, outer=4))
+        rig.cache_id = client.call(pb.Request(register_cache=register)).cache_registered.cache_id
+        body = rig.compress()
+        assert rig.refused(body).field == "compress.groups[0].policies[0].scale"
+        for profile in (pb.PROFILE_KVPRESS, pb.PROFILE_PAPER):
+            body.groups[0].policies[0].CopyFrom(pb.Policy(profile=profile, scorer=pb.SCORER_WINDOW, window=WINDOW, chunk=5))
+            error = rig.refused(body)
+            assert (error.code, error.field) == (Code.UNSUPPORTED, "compress.groups[0].policies[0].profile")
+        body.groups[0].policies[0].CopyFrom(pb.Policy(window=WINDOW, chunk=5, scale=0.25))
+        assert client.call(pb.Request(compress=body), timeout=10).status.code == pb.CODE_OK
+        body = rig.compress()
+        body.groups[0].keep_ratio = 0
+        body.groups[0].given_runs.extend([0, 10, 20, 30])
+        assert client.call(pb.Request(compress=body), timeout=10).status.code == pb.CODE_OK
+
+
 def test_two_answers_have_two_places(daemon: Daemon) -> None:
     with chunkkv.Client(daemon.prefix()) as client:
         rig = Rig(client)
