@@ -115,7 +115,7 @@ bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group 
                 return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ENUM,
                                      group->score_kind, 0, 0);
         job_group->scores.by_row = group->score_kind == 1;
-        if (in && !job_group->scores.by_row && job_group->policy.fill == CKV_FILL_BEST)
+        if (in && !job_group->scores.by_row && ckv_policy_selects_rows(&job_group->policy))
                 return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ROWS_NEEDED, 0, 0, 0);
         return (!in || take_scores_in(request, job_group, &group->scores_in, index, ret_status)) &&
                (!out || take_scores_out(request, job_group, &group->scores_out, index, ret_status));

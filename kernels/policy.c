@@ -8,7 +8,7 @@
  * parameter is added in one place, and a range cannot be checked in one path
  * and forgotten in another.
  *
- * What is legal but not built (streaming, h2o, chunk_eg, page, ...) is a fault
+ * What is legal but not built (streaming, h2o, page, ...) is a fault
  * of its own kind: "not here" is another answer than "not ever".  Bounds that
  * need the sequence are left to ckv_select_budget().
  */
@@ -27,6 +27,7 @@
 enum {
         SPANS_MAX = 1024,
         KEEP_RATIO_ONE = 1000000,
+        SPIKE_KEEP = 4,         /* default of chunk_eg, where the chunk is longer */
 };
 
 enum row_kind {
@@ -65,7 +66,7 @@ static const struct row rows[_CKV_FIELD_N] = {
         [CKV_FIELD_PROFILE] = ENUM(profile, CKV_PROFILE_VOTE, ~BIT(CKV_PROFILE_VOTE), 0),
         [CKV_FIELD_SCORER] = ENUM(scorer, CKV_SCORER_GIVEN, BIT(CKV_SCORER_WINDOW) | BIT(CKV_SCORER_RAW_QK), 0),
         [CKV_FIELD_SELECTOR] = ENUM(selector, CKV_SELECTOR_PAGE,
-                BIT(CKV_SELECTOR_CHUNK) | BIT(CKV_SELECTOR_CHUNK_AT) | BIT(CKV_SELECTOR_TOKEN), 0),
+                BIT(CKV_SELECTOR_CHUNK) | BIT(CKV_SELECTOR_CHUNK_AT) | BIT(CKV_SELECTOR_TOKEN) | BIT(CKV_SELECTOR_CHUNK_EG), 0),
         [CKV_FIELD_LAYER_FIRST] = ABSENT(layer_first),
         [CKV_FIELD_WINDOW] = COUNT(window, 1, 256, 0),
         [CKV_FIELD_CHUNK] = COUNT(chunk, 1, 1024, 0),
@@ -87,7 +88,7 @@ static const struct row rows[_CKV_FIELD_N] = {
         [CKV_FIELD_SCALE] = REAL(scale),
         [CKV_FIELD_SOFTCAP] = REAL(softcap),
         [CKV_FIELD_SLIDING] = COUNT(sliding, 1, UINT32_MAX, CLOSED),
-        [CKV_FIELD_SPIKE_KEEP] = ABSENT(spike_keep),
+        [CKV_FIELD_SPIKE_KEEP] = COUNT(spike_keep, 1, 1023, CLOSED),
         [CKV_FIELD_PAGE] = ABSENT(page),
         [CKV_FIELD_BETA] = ABSENT(beta),
         [CKV_FIELD_HEAVY] = ABSENT(heavy),
@@ -210,6 +211,10 @@ static struct ckv_policy_fault judge_together(const struct ckv_policy *policy) {
         /* caller-given units differ in length, and a sum would simply prefer the long ones */
         if (policy->selector == CKV_SELECTOR_CHUNK_AT && policy->unit_reduce == CKV_UNIT_SUM)
                 return fault(CKV_FAULT_TOGETHER, CKV_FIELD_UNIT_REDUCE, CKV_UNIT_SUM, 0, 0);
+        if (policy->selector == CKV_SELECTOR_CHUNK_EG && policy->chunk < 2)
+                return fault(CKV_FAULT_RANGE, CKV_FIELD_CHUNK, policy->chunk, 2, 1024);
+        if (policy->selector == CKV_SELECTOR_CHUNK_EG && policy->spike_keep >= policy->chunk)
+                return fault(CKV_FAULT_RANGE, CKV_FIELD_SPIKE_KEEP, policy->spike_keep, 1, policy->chunk - 1);
         return fault(CKV_FAULT_NONE, CKV_FIELD_NONE, 0, 0, 0);
 }
 
@@ -217,6 +222,8 @@ static struct ckv_policy_fault judge_together(const struct ckv_policy *policy) {
 static void derive(const struct ckv_policy *asked, struct ckv_policy *policy) {
         bool ours = policy->profile == CKV_PROFILE_DEFAULT || policy->profile == CKV_PROFILE_RETRIEVAL;
 
+        if (policy->selector == CKV_SELECTOR_CHUNK_EG && !asked->spike_keep)
+                policy->spike_keep = CKV_MIN(SPIKE_KEEP, CKV_MAX(policy->chunk, 2) - 1);
         if (policy->profile == CKV_PROFILE_PAPER || (ours && !(asked->given & CKV_GIVEN_RECENT)))
                 policy->recent = policy->window;
         if (ours && !(asked->given & CKV_GIVEN_MIN_TOKENS))
@@ -247,12 +254,12 @@ bool ckv_policy_resolve(const struct ckv_policy *asked, struct ckv_policy *ret_p
                 }
                 copy_field(&policy, asked, &rows[field]);
         }
+        derive(asked, &policy);
         found = judge_together(&policy);
         if (found.kind != CKV_FAULT_NONE) {
                 *ret_fault = found;
                 return false;
         }
-        derive(asked, &policy);
         *ret_policy = policy;
         return true;
 }

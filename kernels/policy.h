@@ -107,6 +107,11 @@ struct ckv_policy_fault {
         uint64_t value, low, high;
 };
 
+/* ckv_policy_selects_rows() - does selection look at T32[j], not at units alone? Of a resolved policy. */
+static inline bool ckv_policy_selects_rows(const struct ckv_policy *policy) {
+        return policy->fill == CKV_FILL_BEST || policy->selector == CKV_SELECTOR_CHUNK_EG;
+}
+
 /**
  * ckv_policy_resolve() - fill in what the profile says and check what was asked
  * @asked:      as the client sent it: 0 or an absent count means "of the profile"

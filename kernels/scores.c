@@ -12,7 +12,7 @@
 #include <string.h>
 
 bool ckv_scores_need_rows(const struct ckv_job_group *group) {
-        return group->policy.fill == CKV_FILL_BEST || (group->scores.by_row && (group->scores.in || group->scores.out));
+        return ckv_policy_selects_rows(&group->policy) || (group->scores.by_row && (group->scores.in || group->scores.out));
 }
 
 /* count_of() - floats of one layer */

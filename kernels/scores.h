@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ckv_scores_need_rows() - must T32[j] be formed: for fill = best, row selectors, or because the caller asks for rows? */
+/* ckv_scores_need_rows() - must T32[j] be formed: for fill = best, chunk_eg, or because the caller asks for rows? */
 bool ckv_scores_need_rows(const struct ckv_job_group *group);
 
 /**

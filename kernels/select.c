@@ -14,6 +14,7 @@
 #include "kernels/select.h"
 
 #include "base/macros.h"
+#include "kernels/select_entropy.h"
 
 #include <errno.h>
 #include <math.h>
@@ -92,7 +93,7 @@ uint32_t ckv_scores_first_nonfinite(const float *scores, uint32_t count) {
 static int take_best(const struct ckv_units *units, uint32_t unit, uint32_t b, const float *row_scores,
                      uint8_t *flags) {
         uint32_t n = units->size[unit];
-        _cleanup_free_ uint32_t *order = malloc(n * sizeof(*order)), *row = malloc(n * sizeof(*row));
+        _cleanup_free_ uint32_t *order = calloc((size_t)n + 1, sizeof(*order)), *row = calloc((size_t)n + 1, sizeof(*row));
         _cleanup_free_ uint8_t *taken = malloc(n);
 
         if (!order || !row || !taken)
@@ -133,6 +134,57 @@ static int select_rows(const struct ckv_selection *selection, const struct ckv_u
         return 0;
 }
 
+/* What is left at the end of chunk_eg: the b best rows of any unit that are not kept yet */
+static int take_best_rows(const struct ckv_selection *selection, const struct ckv_units *units, uint32_t b, const float *row_scores,
+                          uint8_t *flags) {
+        size_t most = (size_t)selection->rows + 1;
+        _cleanup_free_ uint32_t *order = calloc(most, sizeof(*order)), *row = calloc(most, sizeof(*row));
+        _cleanup_free_ uint8_t *taken = malloc(most);
+        uint32_t n = 0;
+
+        if (!order || !row || !taken)
+                return -ENOMEM;
+        for (uint32_t j = 0; j < selection->rows; j++)
+                if (!flags[j] && units->unit_of_row[j] != UINT32_MAX) {
+                        order[n] = order_of(row_scores[j]);
+                        row[n++] = j;
+                }
+        (void)walk(order, NULL, n, &b, taken);
+        for (uint32_t i = 0; i < n; i++)
+                flags[row[i]] |= taken[i];
+        return 0;
+}
+
+/* Section 4.3: as R22, but a unit whose mass lies in few rows gives its spike_keep best ones alone, the unit at which
+ * the budget ends its best ones, and what is left at the end goes to the best rows anywhere */
+static int select_gated(const struct ckv_selection *selection, const struct ckv_units *units, const struct ckv_budget *budget,
+                        const uint8_t *protected_rows, const float *row_scores, uint32_t *order, uint8_t *taken, uint8_t *flags) {
+        _cleanup_free_ uint32_t *take = malloc(((size_t)units->count + 1) * sizeof(*take));
+        _cleanup_free_ float *scores = malloc(((size_t)units->count + 1) * sizeof(*scores));
+        uint32_t b = budget->budget - budget->protected_rows, cut;
+        int r;
+
+        if (!take || !scores)
+                return -ENOMEM;
+        r = ckv__entropy_gate(selection, units, row_scores, scores, take);
+        if (r < 0)
+                return r;
+        for (uint32_t u = 0; u < units->count; u++)
+                order[u] = order_of(scores[u]);
+        cut = walk(order, take, units->count, &b, taken);
+        for (uint32_t j = 0; j < selection->rows; j++) {
+                uint32_t u = units->unit_of_row[j];
+
+                flags[j] = protected_rows[j] || (u != UINT32_MAX && taken[u] && take[u] == units->size[u]);
+        }
+        for (uint32_t u = 0; u < units->count && r == 0; u++)
+                if (taken[u] && take[u] < units->size[u])
+                        r = take_best(units, u, take[u], row_scores, flags);
+        if (r == 0 && cut < units->count)
+                return take_best(units, cut, b, row_scores, flags);
+        return r < 0 ? r : take_best_rows(selection, units, b, row_scores, flags);
+}
+
 /* R52: the chunks of the window by index, then the one that straddles its edge, then the others by score */
 static void select_kvpress(const struct ckv_selection *selection, const struct ckv_units *units,
                            const struct ckv_budget *budget, const uint32_t *order, uint8_t *taken, uint8_t *flags) {
@@ -171,7 +223,7 @@ static uint32_t nonfinite_unit(const struct ckv_selection *selection, const stru
                                const float *unit_scores, const float *row_scores) {
         uint32_t unit = ckv_scores_first_nonfinite(unit_scores, units->count);
 
-        if (selection->policy->fill == CKV_FILL_BEST)
+        if (ckv_policy_selects_rows(selection->policy))
                 for (uint32_t j = 0; j < selection->rows; j++)
                         if (units->unit_of_row[j] < unit && !isfinite(row_scores[j]))
                                 return units->unit_of_row[j];
@@ -204,7 +256,10 @@ int ckv_select(const struct ckv_selection *selection, const struct ckv_units *un
                 select_paper(selection, units, budget, order, taken, flags);
                 break;
         default:
-                r = select_rows(selection, units, budget, protected_rows, order, row_scores, taken, flags);
+                if (selection->policy->selector == CKV_SELECTOR_CHUNK_EG)
+                        r = select_gated(selection, units, budget, protected_rows, row_scores, order, taken, flags);
+                else
+                        r = select_rows(selection, units, budget, protected_rows, order, row_scores, taken, flags);
                 break;
         }
         return r < 0 ? r : ckv_kept_from_flags(flags, selection->rows, ret_kept);

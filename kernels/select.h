@@ -107,7 +107,7 @@ uint32_t ckv_scores_first_nonfinite(const float *scores, uint32_t count);
  * @units:       of this selection
  * @budget:      of this selection, not settled
  * @unit_scores: [units->count] C[u]
- * @row_scores:  [L] T32[j], read with fill = best only; else NULL
+ * @row_scores:  [L] T32[j], read if ckv_policy_selects_rows(); else NULL
  * @ret_kept:    written only on success
  * @ret_unit:    with CKV_SELECT_E_NONFINITE: index of the first such unit on the grid (units->index); may be NULL
  *

@@ -210,8 +210,7 @@ END_TEST
 START_TEST(not_built) {
         const enum ckv_scorer scorers[] = { CKV_SCORER_DROP, CKV_SCORER_KNORM, CKV_SCORER_KEYDIFF, CKV_SCORER_LAGKV,
                                             CKV_SCORER_VK_RATIO, CKV_SCORER_GIVEN };
-        const enum ckv_selector selectors[] = { CKV_SELECTOR_STREAMING, CKV_SELECTOR_H2O, CKV_SELECTOR_CHUNK_EG,
-                                                CKV_SELECTOR_PAGE };
+        const enum ckv_selector selectors[] = { CKV_SELECTOR_STREAMING, CKV_SELECTOR_H2O, CKV_SELECTOR_PAGE };
 
         for (size_t i = 0; i < sizeof(scorers) / sizeof(scorers[0]); i++)
                 assert_fault((struct ckv_policy){ .scorer = scorers[i] }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_SCORER);
@@ -223,7 +222,10 @@ START_TEST(not_built) {
         assert_fault((struct ckv_policy){ .layer_first = 3 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_LAYER_FIRST);
         assert_fault((struct ckv_policy){ .beta = 20 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_BETA);
         assert_fault((struct ckv_policy){ .page = 16 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_PAGE);
-        assert_fault((struct ckv_policy){ .spike_keep = 4 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_SPIKE_KEEP);
+        assert_fault((struct ckv_policy){ .spike_keep = 1024 }, CKV_FAULT_RANGE, CKV_FIELD_SPIKE_KEEP);
+        assert_fault((struct ckv_policy){ .selector = CKV_SELECTOR_CHUNK_EG, .spike_keep = 10 }, CKV_FAULT_RANGE,
+                     CKV_FIELD_SPIKE_KEEP);
+        assert_fault((struct ckv_policy){ .selector = CKV_SELECTOR_CHUNK_EG, .chunk = 1 }, CKV_FAULT_RANGE, CKV_FIELD_CHUNK);
         assert_fault((struct ckv_policy){ .heavy = 1 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_HEAVY);
         assert_fault((struct ckv_policy){ .recent_part = 1 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_RECENT_PART);
         assert_fault((struct ckv_policy){ .vote_rows = 8 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_VOTE_ROWS);

@@ -303,6 +303,20 @@ def test_stage_example(bench: Bench, kind: str, example: tensors.StageExample) -
     assert (group.kept_all.name.lower(), group.budget_raised) == (example.outcome, example.raised)
 
 
+def test_stage_example_e18(bench: Bench) -> None:
+    """The entropy gate: exact from the scores of rows; the scores of units alone are not enough for it."""
+    policy = chunkkv.Policy(layers="one", chunk=10, window=1, sinks=4, recent=8, min_tokens=0, selector="chunk_eg")
+    scores = tensors.spiked().astype(np.float32)[None]
+    answer = bench.client.plan(bench.cache, rows=60, table=range(-(-60 // BLOCK)), policy=policy, keep_ratio=0.4,
+                               scores_in=scores, score_kind="rows")
+    assert answer.layers[0].rows.tolist() == tensors.rows_of("0-3 20-22 25 30-37 52-59")
+    assert answer.groups[0].policies[0].spike_keep == 4
+    with pytest.raises(chunkkv.ChunkkvError) as caught:
+        bench.client.plan(bench.cache, rows=60, table=range(-(-60 // BLOCK)), policy=policy, keep_ratio=0.4,
+                          scores_in=np.ones((1, 6), np.float32), score_kind="units")
+    assert caught.value.field == "compress.groups[0].score_kind"
+
+
 @pytest.mark.parametrize("example", tensors.PROFILE_EXAMPLES, ids=lambda e: e.name)
 def test_profile_example(client: chunkkv.Client, example: tensors.StageExample) -> None:
     """Section 6.3 through the daemon, from scores of rows."""
