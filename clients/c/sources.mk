@@ -18,6 +18,7 @@ $(chunkkv_SO): $(patsubst %.c,$(O)/%.o,$(chunkkv_SOURCES)) $(O)/libproto.a $(O)/
 EXTRA_FILES += $(chunkkv_SO)
 
 # The archive that is installed holds what libchunkkv needs of ours, so that a program links one library of this project.
+# The loader knows a new library by its cache alone; with DESTDIR this is not the machine that will load it.
 .PHONY: install-library
 install-library: $(chunkkv_SO) $(patsubst %,$(O)/lib%.a,$(chunkkv_LIBS))
 	install -d $(D)/include $(D)/lib/pkgconfig
@@ -28,6 +29,7 @@ install-library: $(chunkkv_SO) $(patsubst %,$(O)/lib%.a,$(chunkkv_LIBS))
 	printf '%s\n' 'create $(O)/install.a' $(patsubst %,'addlib $(O)/lib%.a',$(chunkkv_LIBS)) save end | $(AR) -M
 	install -m 644 $(O)/install.a $(D)/lib/libchunkkv.a
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/c/chunkkv.pc.in > $(D)/lib/pkgconfig/chunkkv.pc
+	$(if $(DESTDIR),,-@PATH="$$PATH:/sbin:/usr/sbin" ldconfig 2>/dev/null || :)
 
 # Manual pages: from the comments of chunkkv.h, the table of options of chunkkvd, and what chunkkvctl --help prints.
 .PHONY: install-man
