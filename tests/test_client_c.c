@@ -9,6 +9,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* algorithm.md 6.4, "default": 0-4 10-14 20-29 44-47 */
 static const uint32_t kept[][2] = { { 0, 5 }, { 10, 15 }, { 20, 30 }, { 44, 48 } };
@@ -243,6 +247,88 @@ START_TEST(wrong_arguments_stay_here) {
 }
 END_TEST
 
+START_TEST(lists_that_are_null) {
+        struct model model;
+        struct chunkkv_group_job *job = &model.group;
+        const struct { const char *field; size_t *count; void *list; } lists[] = {
+                { "groups[0].table.numbers", &job->table.count, &job->table.numbers },
+                { "groups[0].destination.numbers", &job->destination.count, &job->destination.numbers },
+                { "groups[0].policies", &job->policy_count, &job->policies },
+                { "groups[0].protect", &job->protect_count, &job->protect },
+                { "groups[0].position_runs", &job->position_run_count, &job->position_runs },
+                { "groups[0].chunk_lengths", &job->chunk_length_count, &job->chunk_lengths },
+                { "groups[0].given_runs", &job->given_run_count, &job->given_runs },
+                { "queries.layers", &model.queries.layer_count, &model.queries.layers },
+                { "groups", &model.job.group_count, &model.job.groups },
+        };
+        const struct chunkkv_group group = { .layer_count = 1 }, none = { 0 };
+        struct chunkkv_result *result;
+        struct chunkkv_error error;
+        uint32_t id;
+
+        model_open(&model, CHUNKKV_MODE_PLAN);
+        job->destination.form = CHUNKKV_TABLE_BLOCKS;
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(lists); i++) {
+                const struct model before = model;
+
+                *lists[i].count = 1;
+                memset(lists[i].list, 0, sizeof(void *));
+                ck_assert_int_eq(chunkkv_compress(model.client, &model.job, 0, &result, &error), -EINVAL);
+                ck_assert_str_eq(error.field, lists[i].field);
+                ck_assert_str_eq(error.detail, "is NULL, with a count of 1");
+                model = before;
+        }
+        ck_assert_int_eq(chunkkv_cache_register(model.client, NULL, 1, NULL, 0, 0, &id, NULL, &error), -EINVAL);
+        ck_assert_str_eq(error.field, "groups");
+        ck_assert_int_eq(chunkkv_cache_register(model.client, &group, 1, NULL, 0, 0, &id, NULL, &error), -EINVAL);
+        ck_assert_str_eq(error.field, "groups[0].layers");
+        ck_assert_int_eq(chunkkv_cache_register(model.client, &none, 1, NULL, 1, 0, &id, NULL, &error), -EINVAL);
+        ck_assert_str_eq(error.field, "planes");
+        model_close(&model);
+}
+END_TEST
+
+START_TEST(a_budget_is_named) {
+        const struct chunkkv_error error = { .error = -EREMOTEIO, .code = CHUNKKV_CODE_QUOTA,
+                .slot = CHUNKKV_SLOT_SESSIONS, .detail = "1 of 1 are in use, 1 more were asked for" };
+        struct chunkkv_error unknown = error;
+        char text[CHUNKKV_ERROR_TEXT];
+
+        (void)chunkkv_error_format(&error, text, sizeof(text));
+        ck_assert_str_eq(text, "QUOTA of sessions: 1 of 1 are in use, 1 more were asked for; the cache is CLEAN");
+        unknown.slot = 99;
+        (void)chunkkv_error_format(&unknown, text, sizeof(text));
+        ck_assert_str_eq(text, "QUOTA: 1 of 1 are in use, 1 more were asked for; the cache is CLEAN");
+}
+END_TEST
+
+/* What a daemon does that is just being stopped: the connection is made, and closed without an answer. */
+START_TEST(a_daemon_that_leaves) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        char prefix[90], record[96];
+        const struct chunkkv_options options = { .endpoint = prefix };
+        struct chunkkv_client *client = NULL;
+        struct chunkkv_error error;
+        int fd, status = -1;
+        pid_t child;
+
+        (void)snprintf(prefix, sizeof(prefix), "%s/leaves", support_daemon.directory);
+        (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s.fd", prefix);
+        fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+        ck_assert_int_eq(listen(fd, 1), 0);
+        child = fork();
+        if (child == 0)
+                _exit(recv(accept(fd, NULL, NULL), record, sizeof(record), 0) == sizeof(record) ? 0 : 1);
+        ck_assert_int_eq(chunkkv_connect(&options, &client, &error), -ECONNRESET);
+        ck_assert_uint_eq(error.radius, CHUNKKV_RADIUS_SESSION);
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_int_eq(status, 0);
+        (void)close(fd);
+        (void)unlink(address.sun_path);
+}
+END_TEST
+
 START_TEST(no_daemon) {
         char prefix[128], path[140];
         struct chunkkv_options options = { .endpoint = prefix };
@@ -293,7 +379,8 @@ int main(void) {
         const TTest *const tests[] = {
                 connect_ping_budgets, plan_writes_nothing, in_place_moves_bit_for_bit, rows_form_lists_the_same,
                 runs_there_and_back, answers_find_their_request, refusal_names_the_field, region_in_use_stays,
-                wrong_arguments_stay_here, no_daemon, one_client_too_many,
+                wrong_arguments_stay_here, lists_that_are_null, a_budget_is_named, a_daemon_that_leaves,
+                no_daemon, one_client_too_many,
         };
 
         return support_client_run("client_c", tests, CKV_ARRAY_SIZE(tests));

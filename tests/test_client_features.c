@@ -308,6 +308,12 @@ START_TEST(a_dense_sequence) {
         ck_assert_ptr_null(chunkkv_dense_row(&dense, CHUNKKV_PLANE_NONE, 0, 8));
         ck_assert_ptr_null(chunkkv_dense_row(&dense, CHUNKKV_PLANE_K, 3, 0));
         result = chunkkv_result_free(result);
+        for (uint32_t asked = 0; asked <= 501; asked += 501) {
+                int r = chunkkv_dense_compress(client, &dense, CHUNKKV_MODE_PLAN, asked, 300000, &result, &error);
+
+                ck_assert_int_eq(r, -EINVAL);
+                ck_assert_str_eq(error.field, "rows");
+        }
         chunkkv_dense_release(client, &dense);
         chunkkv_dense_release(client, &dense);
         shape.query_rows = 0;
@@ -320,10 +326,56 @@ START_TEST(a_dense_sequence) {
 }
 END_TEST
 
+/* One block would be too long: the blocks are as long as divides the rows, 32769 here and 1 (65537 is prime). */
+START_TEST(a_dense_sequence_of_many_blocks) {
+        const struct chunkkv_options options = { .endpoint = support_daemon.endpoint };
+        const struct { uint32_t rows, asked; } cases[] = { { 65538, 65538 }, { 65537, 65537 }, { 98307, 70000 } };
+        struct chunkkv_client *client;
+        struct chunkkv_error error;
+
+        ck_assert_int_eq(chunkkv_connect(&options, &client, &error), 0);
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(cases); i++) {
+                const struct chunkkv_shape shape = {
+                        .layers = 1, .rows = cases[i].rows, .kv_heads = 1, .q_heads = 1, .head_dim = 4,
+                        .query_rows = 8, .dtype = CHUNKKV_DTYPE_F32,
+                };
+                struct chunkkv_dense dense;
+                struct chunkkv_result *result = NULL;
+                struct chunkkv_cursor cursor = { 0 };
+                uint32_t first, end, row = 0;
+                const struct chunkkv_set *set;
+                int r;
+
+                ck_assert_int_eq(chunkkv_dense_create(client, &shape, &dense, &error), 0);
+                for (uint32_t k = 0; k < shape.rows; k++) {
+                        *(float *)chunkkv_dense_row(&dense, CHUNKKV_PLANE_K, 0, k) = (float)(k * 7919 % 1009) / 1009;
+                        *(float *)chunkkv_dense_row(&dense, CHUNKKV_PLANE_V, 0, k) = (float)k;
+                }
+                for (uint32_t k = 0; k < shape.query_rows; k++)
+                        *(float *)chunkkv_dense_row(&dense, CHUNKKV_PLANE_NONE, 0, k) = 1;
+                r = chunkkv_dense_compress(client, &dense, CHUNKKV_MODE_IN_PLACE, cases[i].asked, 200000, &result,
+                                           &error);
+                ck_assert_msg(r == 0, "%s: %s", error.field, error.detail);
+                ck_assert_uint_eq(result->groups[0].physical_len, cases[i].asked / 5);
+                set = chunkkv_set_find(&result->groups[0], 0, 0);
+                while (chunkkv_runs_next(set->runs, set->run_count, &cursor, &first, &end)) {
+                        for (; first < end; first++)
+                                ck_assert_float_eq(*(float *)chunkkv_dense_row(&dense, CHUNKKV_PLANE_V, 0, row++),
+                                                   (float)first);
+                }
+                ck_assert_uint_eq(row, cases[i].asked / 5);
+                result = chunkkv_result_free(result);
+                chunkkv_dense_release(client, &dense);
+        }
+        client = chunkkv_close(client);
+}
+END_TEST
+
 int main(void) {
         const TTest *const tests[] = {
                 copy_out_leaves_the_source, given_runs_need_no_queries, positions_come_with_the_sets, scores_out_and_in,
                 sets_in_a_region_of_the_callers, a_protected_prefix_stays, a_latent_cache, a_dense_sequence,
+                a_dense_sequence_of_many_blocks,
         };
 
         return support_client_run("client_features", tests, CKV_ARRAY_SIZE(tests));

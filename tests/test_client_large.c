@@ -284,6 +284,8 @@ START_TEST(what_cannot_shrink_is_refused_here) {
         model.group.chunk_lengths = lengths;
         model.group.chunk_length_count = CKV_ARRAY_SIZE(lengths);
         ck_assert_int_eq(chunkkv_compress(model.client, &model.job, 0, &result, &error), -EMSGSIZE);
+        ck_assert_ptr_nonnull(strstr(error.detail, ", the daemon takes 262144: a table can lie in a region, all else"));
+        ck_assert_str_eq(error.detail + strlen(error.detail) - 13, "chunk lengths");
         ck_assert_uint_eq(error.cache, CHUNKKV_CACHE_CLEAN);
         model_close(&model);
 }

@@ -25,6 +25,7 @@
  *     -EREMOTEIO   the daemon refused; chunkkv_error.code, field and detail say what
  *     -ETIMEDOUT   no answer within the timeout
  *     -EOWNERDEAD  the daemon died; the connection is of no more use but to be closed
+ *     -ECONNRESET  the daemon ended the session, as when it is stopped; radius SESSION: close, and connect anew
  *     -EPROTO      the answer does not follow the protocol
  *     -EMSGSIZE    the request is longer than the daemon takes, also with its tables in shared memory
  *     -EINVAL      an argument is wrong in itself; field names it
@@ -38,7 +39,8 @@
  * Sizes.  What would be too long for a message goes through shared memory by
  * itself: tables first as runs, then in a region of the library's own, which is
  * registered then and kept for the next time; so do kept sets that would be too
- * long for an answer.
+ * long for an answer.  Lists of runs, chunk lengths and protected spans have no
+ * such form: with them -EMSGSIZE is final.
  *
  * Versions.  The shared library is libchunkkv.so.0.  A change that old programs
  * would not survive, like another member of a struct, makes another number.
@@ -194,7 +196,8 @@ CHUNKKV_API const char *chunkkv_cache_state_to_string(uint32_t state);
 #define CHUNKKV_ERROR_TEXT 400          /* characters that hold any error, the final NUL included */
 
 /**
- * chunkkv_error_format() - an error as one line for a person, "OUT_OF_RANGE, FIELD: SENTENCE; the cache is CLEAN"
+ * chunkkv_error_format() - an error as one line for a person, "OUT_OF_RANGE, FIELD: SENTENCE; the cache is CLEAN",
+ * "QUOTA of sessions: ..."
  * @ret_text: [size] always terminated
  *
  * Return: characters of the whole line, as snprintf() counts.
@@ -689,8 +692,9 @@ CHUNKKV_API size_t chunkkv_runs_encode(const uint32_t *ranges, size_t range_coun
 /* Keys and values [layers][rows][kv_heads][head_dim], queries [layers][query_rows][q_heads][head_dim], each layer's
  * three parts somewhere in it, and all layers alike. */
 struct chunkkv_shape {
-        uint32_t layers, rows, kv_heads, q_heads, head_dim;
-        uint32_t query_rows;            /* of the prompt's end, newest last */
+        uint32_t layers, rows;          /* 1 .. 1024, 1 .. 1048576 */
+        uint32_t kv_heads, q_heads, head_dim;   /* 1 .. 1024, a multiple of kv_heads .. 65536, 1 .. 1024 */
+        uint32_t query_rows;            /* 1 .. 256, of the prompt's end, newest last */
         uint32_t dtype;                 /* chunkkv_dtype: F32, F16 or BF16 */
         uint64_t key, value, query;     /* bytes from the start of a layer; all 0 = one after the other */
         uint64_t layer_stride;          /* bytes from layer to layer; 0 = as long as its parts */
@@ -722,7 +726,7 @@ CHUNKKV_API void *chunkkv_dense_row(const struct chunkkv_dense *dense, enum chun
 
 /**
  * chunkkv_dense_compress() - keep a part of the first rows, as the profile "default" says
- * @rows:       1 .. shape.rows
+ * @rows:       1 .. shape.rows, else -EINVAL
  * @keep_ratio: millionths
  * @ret_result: the caller's, ends with chunkkv_result_free()
  *

@@ -57,6 +57,16 @@ static Chunkkv__V1__Plane *plane_encode(struct ckv__arena *arena, const struct c
         return message;
 }
 
+static int lists_check(const struct chunkkv_group *groups, size_t group_count, const struct chunkkv_plane *planes,
+                       size_t plane_count, struct chunkkv_error *ret_error) {
+        int r;
+
+        r = ckv__list_check(groups, group_count, ret_error, "groups");
+        for (size_t i = 0; r == 0 && i < group_count; i++)
+                r = ckv__list_check(groups[i].layers, groups[i].layer_count, ret_error, "groups[%zu].layers", i);
+        return r ? r : ckv__list_check(planes, plane_count, ret_error, "planes");
+}
+
 /* Fills in the lists of @body. Return: false without memory. */
 static bool body_encode(struct ckv__arena *arena, const struct chunkkv_group *groups, size_t group_count,
                         const struct chunkkv_plane *planes, size_t plane_count, Chunkkv__V1__RegisterCache *body) {
@@ -86,6 +96,8 @@ int chunkkv_cache_register(struct chunkkv_client *client, const struct chunkkv_g
         int r;
 
         r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r == 0)
+                r = lists_check(groups, group_count, planes, plane_count, ret_error);
         if (r)
                 return r;
         if (!body_encode(&arena, groups, group_count, planes, plane_count, &body))

@@ -80,6 +80,15 @@ int ckv__fault(struct chunkkv_error *ret_error, int error, const char *field, co
 /* ckv__refusal() - hand on the daemon's refusal. Return: -EREMOTEIO. */
 int ckv__refusal(struct chunkkv_error *ret_error, const Chunkkv__V1__Response *reply);
 
+/**
+ * ckv__list_check() - is there a list where its length says so?
+ * @format: path of the list, for chunkkv_error.field
+ *
+ * Return: 0 or -EINVAL.
+ */
+int ckv__list_check(const void *list, size_t count, struct chunkkv_error *ret_error, const char *format, ...)
+        _printf_(4, 5);
+
 /* ckv__core_died() - the one wording of it; @tail is appended. Return: -EOWNERDEAD. */
 int ckv__core_died(struct chunkkv_error *ret_error, const char *tail);
 

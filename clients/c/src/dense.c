@@ -1,8 +1,8 @@
 /*
  * The common case in three calls: one sequence, contiguous, in memory of its
  * own.  It is the general interface with the numbers filled in: one group
- * whose only block is the whole sequence, one plane of keys and one of values
- * for all layers.  Where the parts of a layer lie is free, so that a file can
+ * whose blocks are adjacent and together the whole sequence, one plane of keys
+ * and one of values for all layers.  Where the parts of a layer lie is free, so that a file can
  * be read into the memory as it is.
  */
 #include "base/checked.h"
@@ -10,6 +10,9 @@
 
 #include <errno.h>
 #include <inttypes.h>
+
+#define BLOCK_MOST_ROWS 65536u
+#define MOST_ROWS 1048576u
 
 struct sizes {
         uint64_t element, key_row, query_row;   /* bytes */
@@ -25,9 +28,18 @@ static struct sizes sizes_of(const struct chunkkv_shape *shape) {
         };
 }
 
+/* The fewest equal blocks: one, unless that would be too long. */
+static uint32_t block_rows(const struct chunkkv_shape *shape) {
+        uint32_t rows = CKV_MIN(shape->rows, BLOCK_MOST_ROWS);
+
+        while (shape->rows % rows != 0)
+                rows--;
+        return rows;
+}
+
 static int shape_check(const struct chunkkv_shape *shape, struct chunkkv_error *ret_error) {
         const struct { const char *name; uint32_t value, most; } numbers[] = {
-                { "layers", shape->layers, 1024 }, { "rows", shape->rows, 65536 },
+                { "layers", shape->layers, 1024 }, { "rows", shape->rows, MOST_ROWS },
                 { "kv_heads", shape->kv_heads, 1024 }, { "q_heads", shape->q_heads, 65536 },
                 { "head_dim", shape->head_dim, 1024 }, { "query_rows", shape->query_rows, 256 },
         };
@@ -72,8 +84,8 @@ static int dense_register(struct chunkkv_client *client, struct chunkkv_dense *d
         uint32_t layers[1024];
         struct chunkkv_group group = {
                 .layers = layers, .layer_count = shape->layers, .kv_heads = shape->kv_heads, .q_heads = shape->q_heads,
-                .head_dim_k = shape->head_dim, .head_dim_v = shape->head_dim, .tokens_per_block = shape->rows,
-                .num_blocks = 1,
+                .head_dim_k = shape->head_dim, .head_dim_v = shape->head_dim, .tokens_per_block = block_rows(shape),
+                .num_blocks = shape->rows / block_rows(shape),
         };
         struct chunkkv_plane planes[2];
         int r;
@@ -86,8 +98,8 @@ static int dense_register(struct chunkkv_client *client, struct chunkkv_dense *d
         planes[0] = (struct chunkkv_plane){
                 .kind = CHUNKKV_PLANE_K, .dtype = shape->dtype, .layer_count = shape->layers,
                 .region_id = dense->region_id, .offset = shape->key, .layer_stride = shape->layer_stride,
-                .head_stride = sizes.element * shape->head_dim, .token = { .outer = sizes.key_row },
-                .dim = { .outer = sizes.element },
+                .block_stride = group.tokens_per_block * sizes.key_row, .head_stride = sizes.element * shape->head_dim,
+                .token = { .outer = sizes.key_row }, .dim = { .outer = sizes.element },
         };
         planes[1] = planes[0];
         planes[1].kind = CHUNKKV_PLANE_V;
@@ -132,8 +144,8 @@ void *chunkkv_dense_row(const struct chunkkv_dense *dense, enum chunkkv_plane_ki
 int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_dense *dense, enum chunkkv_mode mode,
                            uint32_t rows, uint32_t keep_ratio, struct chunkkv_result **ret_result,
                            struct chunkkv_error *ret_error) {
-        static const uint32_t first_block = 0;
         const struct chunkkv_shape *shape = &dense->shape;
+        const uint32_t blocks[] = { 0, shape->rows / block_rows(shape) };
         const struct sizes sizes = sizes_of(shape);
         const struct chunkkv_policy policy = { .window = shape->query_rows < 32 ? shape->query_rows : 0 };
         const struct chunkkv_queries queries = {
@@ -142,13 +154,16 @@ int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_d
                 .head_stride = sizes.element * shape->head_dim, .row_stride = sizes.query_row,
         };
         const struct chunkkv_group_job group = {
-                .physical_len = rows, .table = { .form = CHUNKKV_TABLE_BLOCKS, .numbers = &first_block, .count = 1 },
+                .physical_len = rows, .table = { .form = CHUNKKV_TABLE_BLOCK_RUNS, .numbers = blocks, .count = 2 },
                 .policies = &policy, .policy_count = 1, .keep_ratio = keep_ratio,
         };
         const struct chunkkv_job job = {
                 .cache_id = dense->cache_id, .mode = mode, .groups = &group, .group_count = 1, .queries = &queries,
         };
 
+        if (rows < 1 || rows > shape->rows)
+                return ckv__fault(ret_error, -EINVAL, "rows", "must be 1 to %" PRIu32 ", is %" PRIu32, shape->rows,
+                                  rows);
         return chunkkv_compress(client, &job, 0, ret_result, ret_error);
 }
 

@@ -28,6 +28,13 @@ const char *chunkkv_cache_state_to_string(uint32_t state) {
         return state < CKV_ARRAY_SIZE(names) ? names[state] : "?";
 }
 
+static const char *const slot_names[] = {
+        [CHUNKKV_SLOT_CONNECTIONS] = "connections", [CHUNKKV_SLOT_SESSIONS] = "sessions",
+        [CHUNKKV_SLOT_REGIONS] = "regions", [CHUNKKV_SLOT_MAPPED_BYTES] = "mapped_bytes",
+        [CHUNKKV_SLOT_REQUESTS] = "requests", [CHUNKKV_SLOT_QUEUED_BYTES] = "queued_bytes",
+        [CHUNKKV_SLOT_FDS] = "fds", [CHUNKKV_SLOT_DEVICE_TIME] = "device_time",
+};
+
 /* "QUOTA" of the daemon, "ETIMEDOUT" of the library */
 static const char *error_name(const struct chunkkv_error *error) {
         const char *name = error->code ? chunkkv_code_to_string(error->code) : strerrorname_np(-error->error);
@@ -36,10 +43,11 @@ static const char *error_name(const struct chunkkv_error *error) {
 }
 
 size_t chunkkv_error_format(const struct chunkkv_error *error, char *ret_text, size_t size) {
+        const char *slot = error->slot < CKV_ARRAY_SIZE(slot_names) ? slot_names[error->slot] : NULL;
         int n;
 
-        n = snprintf(ret_text, size, "%s%s%s%s%s; the cache is %s",
-                     error_name(error),
+        n = snprintf(ret_text, size, "%s%s%s%s%s%s%s; the cache is %s",
+                     error_name(error), slot ? " of " : "", slot ? slot : "",
                      error->field[0] ? ", " : "", error->field, error->detail[0] ? ": " : "", error->detail,
                      chunkkv_cache_state_to_string(error->cache));
         return n < 0 ? 0 : (size_t)n;
@@ -56,6 +64,18 @@ int ckv__fault(struct chunkkv_error *ret_error, int error, const char *field, co
         (void)vsnprintf(ret_error->detail, sizeof(ret_error->detail), format, args);
         va_end(args);
         return error;
+}
+
+int ckv__list_check(const void *list, size_t count, struct chunkkv_error *ret_error, const char *format, ...) {
+        char field[sizeof(ret_error->field)];
+        va_list args;
+
+        if (list || count == 0)
+                return 0;
+        va_start(args, format);
+        (void)vsnprintf(field, sizeof(field), format, args);
+        va_end(args);
+        return ckv__fault(ret_error, -EINVAL, field, "is NULL, with a count of %zu", count);
 }
 
 int ckv__refusal(struct chunkkv_error *ret_error, const Chunkkv__V1__Response *reply) {

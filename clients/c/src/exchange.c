@@ -95,7 +95,8 @@ int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *messag
                 if (!too_long)
                         return ckv__fault(ret_error, -ENOMEM, "", "no memory for a request of %zu bytes", size);
                 return ckv__fault(ret_error, -EMSGSIZE, "", "the request has %zu bytes, the daemon takes %" PRIu32
-                                  ": send tables as runs or in a region", size, client->info.request_bytes);
+                                  ": a table can lie in a region, all else must fit, as lists of runs and of chunk "
+                                  "lengths", size, client->info.request_bytes);
         }
         (void)chunkkv__v1__request__pack(message, request->bytes);
         request->id = request->handle = message->request_id;

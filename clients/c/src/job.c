@@ -1,7 +1,7 @@
 /*
  * A struct chunkkv_job as message Compress.  Only what the message cannot
- * express is refused here (a job without a group, a mode that is none); ranges
- * are the daemon's business.
+ * express is refused here (a job without a group, a mode that is none, a list
+ * that is NULL); ranges are the daemon's business.
  */
 #include "clients/c/src/client.h"
 
@@ -108,6 +108,37 @@ static Chunkkv__V1__Queries *queries_encode(struct ckv__arena *arena, const stru
         return message;
 }
 
+static int group_lists_check(const struct chunkkv_group_job *group, size_t index, struct chunkkv_error *ret_error) {
+        const struct chunkkv_table none = { 0 };
+        const struct chunkkv_table *table = group->table.form ? &group->table : &none;
+        const struct chunkkv_table *destination = group->destination.form ? &group->destination : &none;
+        const struct { const char *name; const void *list; size_t count; } lists[] = {
+                { "table.numbers", table->numbers, table->count },
+                { "destination.numbers", destination->numbers, destination->count },
+                { "policies", group->policies, group->policy_count },
+                { "protect", group->protect, group->protect_count },
+                { "position_runs", group->position_runs, group->position_run_count },
+                { "chunk_lengths", group->chunk_lengths, group->chunk_length_count },
+                { "given_runs", group->given_runs, group->given_run_count },
+        };
+        int r = 0;
+
+        for (size_t i = 0; r == 0 && i < CKV_ARRAY_SIZE(lists); i++)
+                r = ckv__list_check(lists[i].list, lists[i].count, ret_error, "groups[%zu].%s", index, lists[i].name);
+        return r;
+}
+
+static int lists_check(const struct chunkkv_job *job, struct chunkkv_error *ret_error) {
+        int r;
+
+        r = ckv__list_check(job->groups, job->group_count, ret_error, "groups");
+        for (size_t i = 0; r == 0 && i < job->group_count; i++)
+                r = group_lists_check(&job->groups[i], i, ret_error);
+        if (r == 0 && job->queries)
+                r = ckv__list_check(job->queries->layers, job->queries->layer_count, ret_error, "queries.layers");
+        return r;
+}
+
 static int job_check(const struct chunkkv_job *job, struct chunkkv_error *ret_error) {
         if (job->mode < CHUNKKV_MODE_PLAN || job->mode > CHUNKKV_MODE_COPY_OUT)
                 return ckv__fault(ret_error, -EINVAL, "mode", "must be PLAN, IN_PLACE or COPY_OUT, is %" PRIu32,
@@ -117,7 +148,7 @@ static int job_check(const struct chunkkv_job *job, struct chunkkv_error *ret_er
         if (job->reply_form == CHUNKKV_REPLY_IN_SLOT)
                 return ckv__fault(ret_error, -EINVAL, "reply_form",
                                   "IN_SLOT needs a control page, which this library does not make");
-        return 0;
+        return lists_check(job, ret_error);
 }
 
 int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chunkkv__V1__Compress **ret_message,

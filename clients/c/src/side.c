@@ -135,9 +135,13 @@ static int record_call(struct chunkkv_client *client, struct ckv_side *record, i
 static int record_fault(struct chunkkv_error *ret_error, int error, const char *what) {
         if (error == -ETIMEDOUT)
                 return ckv__fault(ret_error, error, "", "%s: no answer on the side socket in time", what);
-        if (error == -EPIPE || error == -ECONNRESET || error == -EBADF)
-                return ckv__fault(ret_error, -ECONNRESET, "",
-                                  "%s: the daemon closed the side socket, which ends the session", what);
+        if (error == -EPIPE || error == -ECONNRESET || error == -EBADF) {
+                (void)ckv__fault(ret_error, -ECONNRESET, "",
+                                 "%s: the daemon closed the side socket, which ends the session", what);
+                if (ret_error)
+                        ret_error->radius = CHUNKKV_RADIUS_SESSION;
+                return -ECONNRESET;
+        }
         if (error == -EPROTO)
                 return ckv__fault(ret_error, error, "", "%s: the answer is no side record of version %d", what,
                                   CKV_SIDE_VERSION);
