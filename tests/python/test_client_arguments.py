@@ -273,12 +273,24 @@ def test_one_client_too_many_is_a_quota(daemon: Daemon, attempts: int) -> None:
                 with pytest.raises(chunkkv.Busy, match="16 of 16 side connections of this user are open") as caught:
                     chunkkv.Client(daemon.prefix())
                 assert (caught.value.code, caught.value.slot) == (Code.QUOTA, Slot.CONNECTIONS)
+                assert str(caught.value).startswith("QUOTA of connections: ")
             others.pop().close()
             others.append(chunkkv.Client(daemon.prefix()))
             assert others[-1].call(pb.Request(ping=pb.Ping())).pong.now_ns
         finally:
             for other in others:
                 other.close()
+
+
+def test_error_shown_by_a_debugger_keeps_its_field(shared: tuple[chunkkv.Client, chunkkv.SharedCache]) -> None:
+    client, cache = shared
+    with pytest.raises(chunkkv.InvalidArgument) as caught:
+        client.plan(cache, **{**GOOD, "rows": ROWS + 1})
+    assert caught.value.field
+    assert f", field={caught.value.field!r}, cache=CLEAN)" in repr(caught.value)
+    quota = chunkkv.Busy("1 of 1 are in use", code=Code.QUOTA, slot=Slot.SESSIONS)
+    assert repr(quota) == "Busy('1 of 1 are in use', code=QUOTA, field='', cache=CLEAN, slot=SESSIONS)"
+    assert repr(chunkkv.DaemonUnavailable("x")) == "DaemonUnavailable('x', code=None, field='', cache=CLEAN)"
 
 
 # ---- sockets

@@ -99,7 +99,8 @@ class Connection:
         most = self.session.limits.request_bytes
         if most and len(payload) > most:
             raise invalid(body.WhichOneof("body") or "", f"the request has {len(payload)} bytes, the daemon takes "
-                          f"{most}: put the table into a region")
+                          f"{most}: a table can lie in a region, all else must fit, as lists of runs and of chunk "
+                          "lengths")
         return Pending(request_id, payload, deadline_ns)
 
     def exchange(self, pending: Pending) -> pb.Response:

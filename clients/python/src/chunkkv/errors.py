@@ -39,8 +39,16 @@ class ChunkkvError(Exception):
         super().__init__(detail)
 
     def __str__(self) -> str:
-        words = [word for word in (self.code.name if self.code is not None else "", self.field, self.detail) if word]
-        return ": ".join(words) + f" (cache {self.cache.name})"
+        name = self.code.name if self.code is not None else ""
+        if self.slot:
+            name += f" of {self.slot.name.lower()}"
+        return ": ".join(word for word in (name, self.field, self.detail) if word) + f" (cache {self.cache.name})"
+
+    def __repr__(self) -> str:
+        code = self.code.name if self.code is not None else None
+        slot = f", slot={self.slot.name}" if self.slot else ""
+        return (f"{type(self).__name__}({self.detail!r}, code={code}, field={self.field!r}, "
+                f"cache={self.cache.name}{slot})")
 
 
 class InvalidArgument(ChunkkvError, ValueError):
