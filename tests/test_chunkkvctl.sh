@@ -177,6 +177,8 @@ run 2 plan "$needle" --layer 10 --window 65 "${plan[@]}"
 complains "layer10.query has 64 rows"
 run 2 plan "$needle" --names 'key=layer.key' "${plan[@]}"
 complains --names
+run 2 plan "$needle" --names 'key=model.{layer}.k' "${plan[@]}"
+complains "it has no tensor named model.0.k, or of another layer; --names"
 printf '\x93NUMPY\x01\x00\x10\x00{oh, a dict? no}' >"$scratch/bad.npy"
 run 2 plan --key "$scratch/bad.npy" --query "$scratch/bad.npy" "${plan[@]}"
 complains "bad.npy: its header is not a dict"
@@ -230,6 +232,15 @@ if [[ ! -S /run/chunkkv/cpu/main.fd ]]; then
         expect "exit status 143 or 0, not $status" test "$status" = 143 -o "$status" = 0
         expect "no half a file" test "$status" = 0 -o ! -e "$scratch/cut"
         expect "leaves nothing else" test -z "$(find "$scratch" -name 'chunkkv-*' -o -name '*.tmp')"
+        called="compress, interrupted when the file is there"
+        "$ctl" compress "$needle" "$scratch/late" --layer 10 --keep-ratio 0.2 >/dev/null 2>&1 &
+        victim=$!
+        until [[ -e $scratch/late ]] || ! kill -0 "$victim" 2>/dev/null; do :; done
+        kill -INT "$victim" 2>/dev/null
+        wait "$victim"
+        status=$?
+        expect "exit status 0, not $status" test "$status" = 0
+        run 0 plan "$scratch/late" --layer 11 --keep-ratio 0.2
 fi
 
 # ---- a daemon that is there

@@ -146,7 +146,10 @@ START_TEST(tokens_refused) {
                 { "", "no JSON" }, { "[\"a\"", "no JSON" }, { "[\"a\", 7]", "entry 1" }, { "7", "no list" },
                 { "{}", "no list" },
                 { "{\"tokens\": 1024}", "no list" }, { "[\"a\"] x", "goes on" }, { "[null]", "entry 0" },
-                { "[\"\\ud800\"]", "no JSON" },
+                { "[\"\\ud800\"]", "\\ud800 at byte 2 is half a character" },
+                { "[\"a\", \"\\uDC00\"]", "\\uDC00 at byte 7 is half" },
+                { "[\"\\ud83d\\u0041\"]", "half a character" }, { "[\"\\ud83d\\ude00", "no JSON" },
+                { "[\"\\ud8", "no JSON" },
         };
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(bad); i++) {

@@ -14,7 +14,8 @@
  *
  * On SIGINT, SIGTERM and SIGHUP the private daemon is told to end.  That ends
  * whatever this process waits for, so the usual way out does the rest; a file
- * that is being written then is not put in its place.
+ * that is being written then is not put in its place.  A signal that comes when
+ * all is done, the file in its place, changes nothing: the status is 0.
  */
 #include "base/macros.h"
 #include "clients/c/include/chunkkv.h"
@@ -60,7 +61,8 @@ static enum ckv_exit complain(const struct ckv_settings *settings, const struct 
                 (void)fprintf(stderr, "--%s%s%s: ", option, typed ? " " : "", typed ? typed : "");
         (void)fprintf(stderr, "%s", error->detail[0] ? error->detail : "refused");
         if (error->error == -EREMOTEIO)
-                (void)fprintf(stderr, " (%s%s%s)", chunkkv_code_to_string(error->code), error->field[0] ? ", " : "",
+                (void)fprintf(stderr, " (%s%s%s%s%s)", chunkkv_code_to_string(error->code), error->slot ? " of " : "",
+                              error->slot ? ckv_print_slot(error->slot) : "", error->field[0] ? ", " : "",
                               error->field);
         (void)fprintf(stderr, "\n");
         if (error->error == -EREMOTEIO && error->code != CHUNKKV_CODE_EXPIRED && error->code != CHUNKKV_CODE_DRAINING)
@@ -254,6 +256,6 @@ int main(int argc, char **argv) {
         }
         ckv_settings_deinit(&settings);
         ckv_private_stop(&private_daemon);
-        /* whoever started us learns that a signal ended us, not a failure */
-        return stop_signal ? 128 + stop_signal : (int)status;
+        /* whoever started us learns that a signal ended us, not a failure; one that came too late ended nothing */
+        return stop_signal && status != CKV_EXIT_OK ? 128 + stop_signal : (int)status;
 }

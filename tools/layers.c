@@ -219,7 +219,8 @@ static int numbers_fill(const struct ckv_safetensors *file, const struct pattern
                         count++;
         }
         if (count == 0)
-                return fail(why, "it has no tensor %.100s" MARK "%.100s", key->before, key->after);
+                return fail(why, "it has no tensor named %.64s0%.64s, or of another layer; --names says other names",
+                            key->before, key->after);
         qsort(layers, count, sizeof(*layers), by_number);
         *ret_count = count;
         return 0;

@@ -20,6 +20,10 @@ static const char *const slot_words[] = {
 
 #define WORD(list, number) ((number) < CKV_ARRAY_SIZE(list) ? (list)[number] : "?")
 
+const char *ckv_print_slot(uint32_t slot) {
+        return WORD(slot_words, slot);
+}
+
 /* Prints and frees. */
 static bool json_print(cJSON *root) {
         char *text = root ? cJSON_PrintUnformatted(root) : NULL;

@@ -13,6 +13,9 @@ struct ckv_written {
         uint64_t bytes;
 };
 
+/* ckv_print_slot() - "mapped_bytes" for a chunkkv_slot. Return: constant text. */
+const char *ckv_print_slot(uint32_t slot);
+
 /* Each prints to stdout. Return: true if all of it was written. */
 bool ckv_print_plan(const struct ckv_plan *plan, const struct ckv_written *written, bool json);
 bool ckv_print_written(const struct ckv_written *written);

@@ -59,12 +59,28 @@ static int pieces_fill(struct ckv_tokens *tokens, char *why) {
         return 0;
 }
 
+/* Is this an escape D800 to DFFF with one of these as its third digit from the right? */
+static bool is_surrogate(const char *text, size_t size, const char *digits) {
+        return size >= 6 && text[0] == '\\' && text[1] == 'u' && (text[2] == 'd' || text[2] == 'D') && text[3] &&
+               strchr(digits, text[3]);
+}
+
+/* Does a text begin with half a character?  JSON's grammar has it, Unicode has not, and cJSON stops there. */
+static bool is_half(const char *text, size_t size) {
+        if (is_surrogate(text, size, "cdefCDEF"))
+                return true;
+        return is_surrogate(text, size, "89abAB") && !is_surrogate(text + 6, size - 6, "cdefCDEF");
+}
+
 int ckv_tokens_parse(const char *text, size_t size, struct ckv_tokens *ret_tokens, char ret_why[static CKV_FILES_WHY]) {
         struct ckv_tokens tokens = { 0 };
         const char *end = NULL;
         int r;
 
         tokens.json = cJSON_ParseWithLengthOpts(text, size, &end, 0);
+        if (!tokens.json && end && is_half(end, size - (size_t)(end - text)))
+                return fail(ret_why, -EBADMSG, "%.6s at byte %zu is half a character, a surrogate without its other",
+                            end, (size_t)(end - text));
         if (!tokens.json)
                 return fail(ret_why, -EBADMSG, "it is no JSON, or not from byte %zu on",
                             end ? (size_t)(end - text) : (size_t)0);
