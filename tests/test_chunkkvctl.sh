@@ -340,4 +340,14 @@ wait "$daemon"
 daemon=
 run 3 ping
 
+# ---- a budget that is used up
+"$build/chunkkvd" --runtime-dir "$scratch/d" --endpoint main --mapped-bytes 65536 >"$scratch/log" 2>&1 &
+daemon=$!
+for ((i = 0; i < 200; i++)); do
+        "$ctl" ping >/dev/null 2>&1 && break
+        sleep 0.05
+done
+run 1 plan "$needle" --layer 10 --keep-ratio 0.2
+complains "(QUOTA of mapped_bytes, "
+
 summary
