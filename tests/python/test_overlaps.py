@@ -97,7 +97,8 @@ def test_answers_never_go_into_tables_or_scores(daemon: Daemon) -> None:
 def test_a_latent_needs_a_scale_only_where_it_is_scored(daemon: Daemon) -> None:
     with chunkkv.Client(daemon.prefix()) as client:
         rig = Rig(client)
-        group = pb.LayerGroup(layers=[0], kv_heads=1, q_heads=HEADS, head_dim_k=DIM, tokens_per_block=ROWS, num_blocks=1)
+        group = pb.LayerGroup(layers=[0], kv_heads=1, q_heads=HEADS, head_dim_k=DIM, tokens_per_block=ROWS,
+                              num_blocks=1)
         register = pb.RegisterCache(groups=[group])
         register.planes.add(kind=pb.PLANE_LATENT, dtype=pb.DTYPE_F32, layer_count=1, region_id=rig.region.id,
                             block_stride=PLANE, head_stride=0, token=pb.Axis(tile=1, outer=DIM * 4),
@@ -106,7 +107,8 @@ def test_a_latent_needs_a_scale_only_where_it_is_scored(daemon: Daemon) -> None:
         body = rig.compress()
         assert rig.refused(body).field == "compress.groups[0].policies[0].scale"
         for profile in (pb.PROFILE_KVPRESS, pb.PROFILE_PAPER):
-            body.groups[0].policies[0].CopyFrom(pb.Policy(profile=profile, scorer=pb.SCORER_WINDOW, window=WINDOW, chunk=5))
+            body.groups[0].policies[0].CopyFrom(pb.Policy(profile=profile, scorer=pb.SCORER_WINDOW, window=WINDOW,
+                                                          chunk=5))
             error = rig.refused(body)
             assert (error.code, error.field) == (Code.UNSUPPORTED, "compress.groups[0].policies[0].profile")
         body.groups[0].policies[0].CopyFrom(pb.Policy(window=WINDOW, chunk=5, scale=0.25))
