@@ -131,7 +131,9 @@ def test_every_request_is_answered_while_gates_die(new_daemon: Callable[..., Dae
               f"{neighbour.calls} calls, slowest {neighbour.slowest * 1000:.0f} ms; {baseline} -> {usage}")
         assert usage.descriptors == baseline.descriptors  # type: ignore[attr-defined]
         assert usage.memfd_mappings == baseline.memfd_mappings  # type: ignore[attr-defined]
-        assert usage.mappings <= baseline.mappings + 4  # type: ignore[attr-defined]  # malloc's own
+        # malloc's own; a sanitizer keeps some more for itself
+        most = 8 if os.environ.get("CHUNKKV_BUILD", "").endswith(("tsan", "asan")) else 4
+        assert usage.mappings <= baseline.mappings + most  # type: ignore[attr-defined]
         assert usage.rss_kib <= baseline.rss_kib + 4096  # type: ignore[attr-defined]
         assert neighbour.error == ""
         assert neighbour.calls > 20
