@@ -131,10 +131,10 @@ def test_every_request_is_answered_while_gates_die(new_daemon: Callable[..., Dae
               f"{neighbour.calls} calls, slowest {neighbour.slowest * 1000:.0f} ms; {baseline} -> {usage}")
         assert usage.descriptors == baseline.descriptors  # type: ignore[attr-defined]
         assert usage.memfd_mappings == baseline.memfd_mappings  # type: ignore[attr-defined]
-        # malloc's own; a sanitizer keeps some more for itself
-        most = 8 if os.environ.get("CHUNKKV_BUILD", "").endswith(("tsan", "asan")) else 4
-        assert usage.mappings <= baseline.mappings + most  # type: ignore[attr-defined]
-        assert usage.rss_kib <= baseline.rss_kib + 4096  # type: ignore[attr-defined]
+        # malloc's own, and the outcomes that are stored for repeats; a sanitizer has red zones and maps of its own
+        sanitized = os.environ.get("CHUNKKV_BUILD", "").endswith(("tsan", "asan"))
+        assert usage.mappings <= baseline.mappings + (8 if sanitized else 4)  # type: ignore[attr-defined]
+        assert usage.rss_kib <= baseline.rss_kib + (16384 if sanitized else 4096)  # type: ignore[attr-defined]
         assert neighbour.error == ""
         assert neighbour.calls > 20
         assert gate_of(daemon, "other") == other, "the neighbour's gate was replaced"
