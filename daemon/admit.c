@@ -233,14 +233,6 @@ static bool take_reply_slice(struct ckv_request *request, const struct ckv_recor
         return true;
 }
 
-/* check_intact() - scores of a region with holes would be scores of zeros */
-static bool check_intact(const struct ckv_request *request, struct ckv_record_status *status) {
-        for (uint32_t i = 0; i < request->region_count; i++)
-                if (!ckv_region_intact(request->regions[i]))
-                        return ckv_refuse(status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, request->regions[i]->id, 0, 0);
-        return true;
-}
-
 static bool admit_group(struct ckv_request *request, const struct ckv_compress_parts *parts, uint32_t i,
                         const struct ckv_record_policy *policy, const uint32_t **words, struct ckv_record_status *status) {
         const struct ckv_record_group *g = &parts->groups[i];
@@ -304,8 +296,9 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
                         return false;
                 policy += parts.groups[i].policy_count;
         }
+        /* intact: scores of a region with holes would be scores of zeros */
         if (!ckv_admit_queries(request, &parts, ret_status) || !take_reply_slice(request, body, ret_status) ||
-            !ckv_outputs_check(request, body, parts.groups, ret_status) || !check_intact(request, ret_status) ||
+            !ckv_outputs_check(request, body, parts.groups, ret_status) || !ckv_request_intact(request, ret_status) ||
             !check_reply_size(request, parts.groups, ret_status))
                 return false;
         request->job->owner = request;

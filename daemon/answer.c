@@ -184,13 +184,24 @@ static uint32_t write_position_runs(const struct ckv_kept *kept, const uint32_t 
         return n;
 }
 
+/* What stands before the runs of a set in REPLY_IN_REGION and REPLY_IN_SLOT form. */
+struct set_head {
+        uint32_t group, layer_first, kv_head, physical_before, physical_len, run_words;
+};
+
+static struct set_head head_of(const struct ckv_job_group *group, const struct set *set) {
+        return (struct set_head){
+                .group = group->number, .layer_first = set->layer_first, .physical_before = group->selection.rows,
+                .physical_len = set->kept->count, .run_words = (uint32_t)(2 * set->kept->run_count),
+        };
+}
+
 /* digest_set() - FNV-1a 64 over the words of REPLY_IN_SLOT form: what ranks compare before they commit */
 static uint64_t digest_set(uint64_t digest, const struct ckv_job_group *group, const struct set *set) {
-        uint32_t head[6] = { group->number, set->layer_first, 0, group->selection.rows, set->kept->count, 0 };
+        struct set_head head = head_of(group, set);
         uint32_t end = 0;
 
-        head[5] = (uint32_t)(2 * set->kept->run_count);
-        digest = ckv_fnv64(digest, head, sizeof(head));
+        digest = ckv_fnv64(digest, &head, sizeof(head));
         for (size_t i = 0; i < set->kept->run_count; i++) {
                 uint32_t pair[2] = { set->kept->runs[i].src - end, set->kept->runs[i].len };
 
@@ -205,26 +216,15 @@ static bool sends_sets(const struct ckv_request *request) {
         return request->reply_form == CKV_REPLY_RUNS || request->reply_form == CKV_REPLY_ROWS;
 }
 
-/* write_to_region() - REPLY_IN_REGION: head and runs of each set, one after the other. Admission saw to the room. */
+/* write_to_region() - REPLY_IN_REGION: head and runs of each set, one after the other. Admission saw to room and alignment. */
 static void write_to_region(const struct ckv_request *request, uint32_t index, const struct set *sets, uint32_t set_count,
                             uint8_t **at) {
-        const struct ckv_job_group *group = &request->job->groups[index];
-
         for (uint32_t i = 0; i < set_count; i++) {
-                uint32_t head[6] = { group->number, sets[i].layer_first, 0, group->selection.rows, sets[i].kept->count, 0 };
-                uint32_t end = 0;
+                struct set_head head = head_of(&request->job->groups[index], &sets[i]);
 
-                head[5] = (uint32_t)(2 * sets[i].kept->run_count);
-                memcpy(*at, head, sizeof(head));
+                memcpy(*at, &head, sizeof(head));
                 *at += sizeof(head);
-                for (size_t k = 0; k < sets[i].kept->run_count; k++) {
-                        const struct ckv_run *run = &sets[i].kept->runs[k];
-                        uint32_t pair[2] = { run->src - end, run->len };
-
-                        memcpy(*at, pair, sizeof(pair));
-                        *at += sizeof(pair);
-                        end = run->src + run->len;
-                }
+                *at += write_runs(sets[i].kept, (void *)*at) * sizeof(uint32_t);
         }
 }
 

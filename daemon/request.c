@@ -198,6 +198,14 @@ static bool destination_fits(const struct ckv_job_group *group, uint32_t index, 
         return true;
 }
 
+bool ckv_request_intact(const struct ckv_request *request, struct ckv_record_status *ret_status) {
+        for (uint32_t i = 0; i < request->region_count; i++)
+                if (!ckv_region_intact(request->regions[i]))
+                        return ckv_refuse(ret_status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, request->regions[i]->id, 0,
+                                          0);
+        return true;
+}
+
 /* may_commit() - the last look before the first row moves */
 static bool may_commit(const struct ckv_request *request, struct ckv_record_status *status) {
         uint64_t now = ckv_now_nsec();
@@ -208,10 +216,7 @@ static bool may_commit(const struct ckv_request *request, struct ckv_record_stat
         for (uint32_t i = 0; i < request->job->group_count; i++)
                 if (!destination_fits(&request->job->groups[i], i, status))
                         return false;
-        for (uint32_t i = 0; i < request->region_count; i++)
-                if (!ckv_region_intact(request->regions[i]))
-                        return ckv_refuse(status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, request->regions[i]->id, 0, 0);
-        return true;
+        return ckv_request_intact(request, status);
 }
 
 static bool moves_rows(const struct ckv_request *request) {
