@@ -179,6 +179,8 @@ static bool plan_failed(const struct ckv_request *request, struct ckv_record_sta
                                       group->scores.in ? CKV_F_GROUP_SCORES_IN : CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_SCORES_SIZE,
                                       job->fail_need, group->scores.in ? group->scores.in_count * sizeof(float) : group->scores.out_bytes,
                                       0);
+        case CKV_JOB_BAD_LSE:
+                return !ckv_refuse(status, CKV_CODE_BAD_LSE, CKV_F_QUERIES_LSE, CKV_D_BAD_LSE, job->fail_layer, job->fail_unit, 0);
         case CKV_JOB_NO_MEMORY:
                 break;
         }

@@ -22,8 +22,10 @@ struct ckv_job *ckv_job_new(uint32_t group_count) {
         if (!job->groups)
                 return ckv_job_free(job);
         job->group_count = group_count;
-        for (uint32_t i = 0; i < group_count; i++)
+        for (uint32_t i = 0; i < group_count; i++) {
                 job->groups[i].selection.policy = &job->groups[i].policy;
+                job->groups[i].kept_heads = 1;
+        }
         return job;
 }
 
@@ -36,6 +38,8 @@ struct ckv_job *ckv_job_free(struct ckv_job *job) {
                 for (uint32_t k = 0; k < group->kept_count; k++)
                         ckv_kept_deinit(&group->kept[k]);
                 free(group->kept);
+                free(group->budgets);
+                free(group->kept_mass);
                 free(group->layers);
                 free_const(group->table.entries);
                 free_const(group->destination.entries);

@@ -34,6 +34,7 @@ enum ckv_job_outcome {
         CKV_JOB_UNSUPPORTED,        /* sequence too short for the profile; fail_group */
         CKV_JOB_WINDOW_OVER_BUDGET, /* profile paper: L_max < w; fail_group */
         CKV_JOB_SCORES_SIZE,        /* scores in or out: another number of bytes than fail_need; fail_group */
+        CKV_JOB_BAD_LSE,            /* R40; fail_group, fail_layer, fail_unit (query head) */
         CKV_JOB_NO_MEMORY,
 };
 
@@ -41,6 +42,8 @@ struct ckv_job_layer {
         uint32_t number;            /* the engine's layer number */
         struct ckv_plane k, v;      /* v.base NULL: no V (latent) */
         const uint8_t *query;       /* row 0, head 0 of this layer's queries; NULL if none were given */
+        const uint8_t *lse;         /* binary32 [q_heads][queries.rows], any alignment; NULL: not given */
+        const uint8_t *sink_logits; /* binary32 [q_heads], any alignment; NULL: none */
 };
 
 /* The window queries, common to all layers of the job. Row r (0 = oldest), head h of a layer lies at
@@ -64,8 +67,13 @@ struct ckv_job_scores {
         uint64_t in_count;                     /* floats in it, all layers together */
 };
 
+/*
+ * Layers of one layer group that share a policy.  A hybrid request (several policies in one group) becomes several of these,
+ * ascending by layer, with the same number and equal tables; an answer joins them again.
+ */
 struct ckv_job_group {
         uint32_t number;                       /* index of the layer group in the registered cache */
+        uint32_t layer_index;                  /* place of layers[0] among the compressed layers of the whole layer group (reuse) */
         uint32_t kv_heads, q_heads, head_dim_k, head_dim_v;
         struct ckv_job_layer *layers;          /* [layer_count] ascending by number */
         uint32_t layer_count;
@@ -79,10 +87,25 @@ struct ckv_job_group {
 
         /* written by CKV_STAGE_PLAN */
         struct ckv_budget budget;
-        struct ckv_kept *kept;                 /* [kept_count]: one for each layer, or one for all */
+        uint32_t *budgets;                     /* [layer_count] B of each layer (beta); NULL: budget.budget holds for all; owned */
+        struct ckv_kept *kept;                 /* [kept_count], use ckv_job_kept(): (1 or layer_count) times kept_heads, layers outside */
         uint32_t kept_count;
+        uint32_t kept_heads;                   /* kv_heads with heads = each, else 1: sets of a layer */
+        bool want_mass;                        /* asked for: kept_mass is to be formed */
+        float *kept_mass;                      /* [layer_count] sum of T[j] over kept rows / over all rows; NULL: not known; owned */
         /* written by CKV_STAGE_MOVE */
         uint64_t bytes_moved;                  /* read plus written */
+};
+
+/*
+ * How an in-place move is cut into steps that can be repaired (reliability.md 8.3, kernels/steps.h).  count = 0: the move
+ * runs freely, in one pass.
+ */
+struct ckv_job_steps {
+        uint32_t batch_rows;        /* most rows of a step; 0: no cap */
+        uint32_t first;             /* step to begin with: those before it were done by somebody else */
+        uint32_t count;             /* of all steps */
+        _Atomic uint32_t *done;     /* borrowed: p + 1 is stored (release) when every row of step p is written, and only then */
 };
 
 struct ckv_job {
@@ -96,6 +119,7 @@ struct ckv_job {
         struct ckv_job_group *groups;          /* [group_count] */
         uint32_t group_count;
         struct ckv_job_queries queries;
+        struct ckv_job_steps steps;            /* set between the stages */
 
         /* written by the backend, read after reap */
         enum ckv_job_outcome outcome;
@@ -113,7 +137,14 @@ static inline uint32_t ckv_job_last_row(const struct ckv_job *job, const struct 
         return job->queries.last_row ? job->queries.last_row : group->selection.rows - 1;
 }
 
-/* ckv_job_new() - a zeroed job with @group_count groups, each selection.policy set. Return: NULL if out of memory. */
+/* ckv_job_kept() - the kept rows of one layer (index in the group) and KV head, once there are any */
+static inline const struct ckv_kept *ckv_job_kept(const struct ckv_job_group *group, uint32_t layer, uint32_t head) {
+        uint32_t layers = group->kept_count / group->kept_heads;
+
+        return &group->kept[(layers == 1 ? 0 : layer) * group->kept_heads + (group->kept_heads == 1 ? 0 : head)];
+}
+
+/* ckv_job_new() - a zeroed job with @group_count groups, each selection.policy set and kept_heads 1. Return: NULL if out of memory. */
 struct ckv_job *ckv_job_new(uint32_t group_count);
 
 /* ckv_job_free() - free a job and every array it owns; NULL is fine. Return: NULL. */

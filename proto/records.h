@@ -136,7 +136,9 @@ struct ckv_record_compress {            /* COMPRESS; REPAIR has the same, with c
         uint32_t cache_id;
         uint8_t mode, hold, reply_form, single_pass;
         uint32_t control_slot, control_use, logical_len, group_count, policy_count, query_layer_count;
-        uint32_t query_dtype, query_rows, query_ring_start, query_last_row, has_queries, word_count;
+        uint32_t query_dtype, query_rows, query_ring_start, query_last_row;
+        uint16_t has_queries, want_kept_mass;
+        uint32_t word_count;
         uint64_t query_layer_stride, query_head_stride, query_row_stride;
         struct ckv_record_slice queries, lse, sink_logits, reply_to;
         /* in the ring: ckv_record_group[group_count], ckv_record_policy[policy_count] (those of group 0 first),

@@ -122,6 +122,7 @@ PLANE_NONE: PlaneKind
 PLANE_OPAQUE: PlaneKind
 PLANE_V: PlaneKind
 POOL_AVG: Pool
+POOL_LEAK: Pool
 POOL_MAX: Pool
 POOL_NONE: Pool
 POOL_OF_PROFILE: Pool
@@ -229,7 +230,7 @@ class Commit(_message.Message):
     def __init__(self, target_request_id: _Optional[int] = ...) -> None: ...
 
 class Compress(_message.Message):
-    __slots__ = ["cache_id", "control_slot", "control_use", "groups", "hold", "logical_len", "mode", "queries", "reply_form", "reply_to", "single_pass"]
+    __slots__ = ["cache_id", "control_slot", "control_use", "groups", "hold", "logical_len", "mode", "queries", "reply_form", "reply_to", "single_pass", "want_kept_mass"]
     CACHE_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROL_SLOT_FIELD_NUMBER: _ClassVar[int]
     CONTROL_USE_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +242,7 @@ class Compress(_message.Message):
     REPLY_FORM_FIELD_NUMBER: _ClassVar[int]
     REPLY_TO_FIELD_NUMBER: _ClassVar[int]
     SINGLE_PASS_FIELD_NUMBER: _ClassVar[int]
+    WANT_KEPT_MASS_FIELD_NUMBER: _ClassVar[int]
     cache_id: int
     control_slot: int
     control_use: int
@@ -252,7 +254,8 @@ class Compress(_message.Message):
     reply_form: ReplyForm
     reply_to: Slice
     single_pass: bool
-    def __init__(self, cache_id: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., hold: bool = ..., control_slot: _Optional[int] = ..., control_use: _Optional[int] = ..., logical_len: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupJob, _Mapping]]] = ..., queries: _Optional[_Union[Queries, _Mapping]] = ..., reply_form: _Optional[_Union[ReplyForm, str]] = ..., reply_to: _Optional[_Union[Slice, _Mapping]] = ..., single_pass: bool = ...) -> None: ...
+    want_kept_mass: bool
+    def __init__(self, cache_id: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., hold: bool = ..., control_slot: _Optional[int] = ..., control_use: _Optional[int] = ..., logical_len: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupJob, _Mapping]]] = ..., queries: _Optional[_Union[Queries, _Mapping]] = ..., reply_form: _Optional[_Union[ReplyForm, str]] = ..., reply_to: _Optional[_Union[Slice, _Mapping]] = ..., single_pass: bool = ..., want_kept_mass: bool = ...) -> None: ...
 
 class Compressed(_message.Message):
     __slots__ = ["groups", "logical_len", "phase", "timing"]
@@ -335,13 +338,14 @@ class GroupJob(_message.Message):
     def __init__(self, group: _Optional[int] = ..., physical_len: _Optional[int] = ..., table: _Optional[_Union[Table, _Mapping]] = ..., destination: _Optional[_Union[Table, _Mapping]] = ..., policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ..., keep_ratio: _Optional[int] = ..., max_tokens: _Optional[int] = ..., protect_prefix: _Optional[int] = ..., protect: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., position_runs: _Optional[_Iterable[int]] = ..., chunk_lengths: _Optional[_Iterable[int]] = ..., given_runs: _Optional[_Iterable[int]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., scores_out: _Optional[_Union[Slice, _Mapping]] = ..., scores_in: _Optional[_Union[Slice, _Mapping]] = ...) -> None: ...
 
 class GroupResult(_message.Message):
-    __slots__ = ["budget", "budget_raised", "bytes_moved", "group", "kept_all", "kept_digest", "physical_before", "physical_len", "policies", "set_count", "sets", "table_used"]
+    __slots__ = ["budget", "budget_raised", "bytes_moved", "group", "kept_all", "kept_digest", "kept_mass", "physical_before", "physical_len", "policies", "set_count", "sets", "table_used"]
     BUDGET_FIELD_NUMBER: _ClassVar[int]
     BUDGET_RAISED_FIELD_NUMBER: _ClassVar[int]
     BYTES_MOVED_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     KEPT_ALL_FIELD_NUMBER: _ClassVar[int]
     KEPT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    KEPT_MASS_FIELD_NUMBER: _ClassVar[int]
     PHYSICAL_BEFORE_FIELD_NUMBER: _ClassVar[int]
     PHYSICAL_LEN_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
@@ -354,13 +358,14 @@ class GroupResult(_message.Message):
     group: int
     kept_all: KeptAll
     kept_digest: int
+    kept_mass: _containers.RepeatedScalarFieldContainer[float]
     physical_before: int
     physical_len: int
     policies: _containers.RepeatedCompositeFieldContainer[Policy]
     set_count: int
     sets: _containers.RepeatedCompositeFieldContainer[KeptSet]
     table_used: int
-    def __init__(self, group: _Optional[int] = ..., physical_before: _Optional[int] = ..., physical_len: _Optional[int] = ..., kept_all: _Optional[_Union[KeptAll, str]] = ..., table_used: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[KeptSet, _Mapping]]] = ..., set_count: _Optional[int] = ..., kept_digest: _Optional[int] = ..., budget: _Optional[int] = ..., budget_raised: bool = ..., bytes_moved: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
+    def __init__(self, group: _Optional[int] = ..., physical_before: _Optional[int] = ..., physical_len: _Optional[int] = ..., kept_all: _Optional[_Union[KeptAll, str]] = ..., table_used: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[KeptSet, _Mapping]]] = ..., set_count: _Optional[int] = ..., kept_digest: _Optional[int] = ..., budget: _Optional[int] = ..., budget_raised: bool = ..., bytes_moved: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ..., kept_mass: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ["attach_token", "client", "minor_max", "minor_min", "needs", "now_ns"]
