@@ -24,6 +24,7 @@
 #define CKV_RECORD_BODY_BYTES 176
 #define CKV_RING_BYTES (UINT32_C(4) << 20)               /* one ring, each direction */
 #define CKV_ATTACHMENT_MAX_BYTES (UINT32_C(2) << 20)     /* one attachment */
+#define CKV_ACCESS_RANGES_MAX 64                         /* ranges of users and groups of one endpoint */
 
 /* Descriptors that the core gives a gate at exec. */
 enum ckv_gate_fd { CKV_GATE_FD_LISTEN = 3, CKV_GATE_FD_PAIR = 4, CKV_GATE_FD_RING_TO_CORE = 5, CKV_GATE_FD_RING_TO_GATE = 6 };
@@ -239,6 +240,16 @@ struct ckv_record_set { uint32_t layer_first, kv_head, run_count, position_run_c
 struct ckv_record_limits {              /* LIMITS: what the gate enforces by itself */
         uint32_t request_bytes, reply_bytes, message_parts, connections_per_uid, spans, groups, planes, rows;
         uint8_t boot_id[16];
+        uint32_t access_count, zero;    /* at most CKV_ACCESS_RANGES_MAX; ring: ckv_record_access[access_count] */
+};
+
+enum ckv_access_kind { CKV_ACCESS_UID = 1, CKV_ACCESS_GID = 2 };
+
+/* Who may connect: a user of one of the uid ranges, or of one of the gid ranges (proto/access.h). No range: everybody. */
+struct ckv_record_access {
+        uint32_t kind;                  /* enum ckv_access_kind */
+        uint32_t first, last;           /* inclusive */
+        uint32_t zero;
 };
 
 struct ckv_record {
@@ -266,6 +277,7 @@ static_assert(sizeof(struct ckv_record_compress) == 176, "compress");
 static_assert(sizeof(struct ckv_record_group) == 160, "group");
 static_assert(sizeof(struct ckv_record_policy) == 128, "policy");
 static_assert(sizeof(struct ckv_record_status) == 48, "status");
+static_assert(sizeof(struct ckv_record_access) == 16, "access");
 static_assert(sizeof(struct ckv_record_welcome) <= CKV_RECORD_BODY_BYTES, "welcome");
 static_assert(sizeof(struct ckv_record_result) <= CKV_RECORD_BODY_BYTES, "result");
 
