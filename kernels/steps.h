@@ -1,0 +1,62 @@
+/*
+ * The batches of a move in place, and the steps of a job: what makes a torn
+ * move repairable (reliability.md 8.3, kernels.md 6.1).
+ *
+ * Row i of the result is row k[i] of the kept rows, k[i] >= i.  Leading rows
+ * with k[i] = i stay and are never written.  The rest of the destination rows
+ * is cut in ascending order into batches [begin, end), each as long as it may
+ * be: end <= k[begin], end - begin <= batch_rows (if that is not 0), end <=
+ * the number of kept rows.  A batch reads rows >= end only, so it may be done
+ * in any order, in part, and again.
+ *
+ * Step p of a job is batch p of every kept set that moves in place.  Whoever
+ * keeps "rows of step p, count = p + 1, rows of step p + 1" in this order can
+ * be killed anywhere, and anybody can go on from the count.
+ *
+ * All functions take kept rows as ckv_select() makes them: runs ascending and
+ * not empty, dst the sum of the lengths before, src >= dst.  Runs that came
+ * from a stranger are checked before they get here.
+ */
+#ifndef CKV_KERNELS_STEPS_H
+#define CKV_KERNELS_STEPS_H
+
+#include "kernels/job.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ckv_batch {
+        uint32_t begin, end;            /* destination rows; begin = end: there is no such batch */
+        size_t run;                     /* the run with destination row begin; run_count if there is none */
+};
+
+/* ckv_kept_stay() - rows at the front that are already where they belong: they are never written in place */
+uint32_t ckv_kept_stay(const struct ckv_kept *kept);
+
+/* ckv_batch_first() - batch 0 of one kept set; takes time only for runs that stay */
+struct ckv_batch ckv_batch_first(const struct ckv_kept *kept, uint32_t batch_rows);
+
+/* ckv_batch_next() - the batch after @batch; time: logarithm of the runs that @batch covers */
+struct ckv_batch ckv_batch_next(const struct ckv_kept *kept, uint32_t batch_rows, const struct ckv_batch *batch);
+
+/* ckv_batch_part() - what of @run lies in @batch; runs [batch.run, ..) with dst < batch.end have a part of at least a row */
+static inline struct ckv_run ckv_batch_part(const struct ckv_batch *batch, const struct ckv_run *run) {
+        uint32_t begin = run->dst > batch->begin ? run->dst : batch->begin;
+        uint32_t end = run->dst + run->len < batch->end ? run->dst + run->len : batch->end;
+
+        return (struct ckv_run){ .src = run->src + (begin - run->dst), .len = end - begin, .dst = begin };
+}
+
+/**
+ * ckv_steps_count() - steps of a whole job: the most batches that any of its kept sets has
+ * @job:        planned with CKV_JOB_OK
+ * @batch_rows: most rows of a step; 0: no cap
+ * @limit:      counting ends there; UINT32_MAX: never
+ *
+ * Groups with a destination and groups that keep all their rows have no batches.
+ *
+ * Return: the number; limit + 1 stands for any number above @limit.  0: nothing moves in place.
+ */
+uint32_t ckv_steps_count(const struct ckv_job *job, uint32_t batch_rows, uint32_t limit);
+
+#endif
