@@ -111,6 +111,8 @@ static double value_norm(enum ckv_value_weight weight, const float *value, uint3
 void ckv__cpu_fold_rows(const struct ckv_cpu_fold *fold, uint32_t item, float *values) {
         const struct ckv_policy *policy = &fold->group->policy;
         const struct ckv_plane *v = &fold->layer->v;
+        bool each = policy->heads == CKV_HEADS_EACH;
+        uint32_t rows = fold->group->selection.rows;
         struct stretch stretch;
         double s[CKV_CPU_FOLD_ROWS];
 
@@ -120,7 +122,7 @@ void ckv__cpu_fold_rows(const struct ckv_cpu_fold *fold, uint32_t item, float *v
 
                 group_heads(fold, &stretch, g, s);
                 for (uint32_t j = stretch.from; j < stretch.to; j++) {
-                        double score = s[j - stretch.from], *t = &fold->rows[j];
+                        double score = s[j - stretch.from], *t = &fold->rows[each ? (size_t)head * rows + j : j];
 
                         if (policy->value_weight != CKV_WEIGHT_NONE) {
                                 ckv_ref_load(v, &fold->group->table, j, head, values);
@@ -129,7 +131,7 @@ void ckv__cpu_fold_rows(const struct ckv_cpu_fold *fold, uint32_t item, float *v
                         if (policy->heads == CKV_HEADS_MAX)
                                 *t = head == 0 ? score : greater(*t, score);
                         else
-                                *t = head == 0 ? 0.0 + score : *t + score;
+                                *t = head == 0 || each ? 0.0 + score : *t + score;
                 }
         }
 }

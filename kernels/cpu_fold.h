@@ -16,7 +16,7 @@ struct ckv_cpu_fold {
         const uint32_t *low, *high;     /* [window] rows that each query row sees */
         uint32_t head_first, heads;
         const float *a;                 /* [heads * G][L] weights, before norm */
-        double *rows;                   /* [L] T[j] */
+        double *rows;                   /* [ckv_score_heads()][L] T[j] */
 };
 
 /**

@@ -66,7 +66,8 @@ struct ckv_cpu_score {
         float *segment_max, *segment_sum;       /* [band][segments][query_count] */
         float *max, *inverse;                   /* [band][query_count] */
         float *a;                               /* [band][G][L] */
-        double *rows;                           /* [L] */
+        double *rows;                           /* [score heads][L] */
+        uint32_t bad_head;                      /* h + 1 */
 };
 
 uint32_t ckv__cpu_segment_rows(uint32_t query_count, uint32_t dims) {
@@ -245,6 +246,10 @@ const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score) {
         return score->rows;
 }
 
+uint32_t ckv__cpu_score_bad_head(const struct ckv_cpu_score *score) {
+        return score->bad_head;
+}
+
 static void set_shape(struct ckv_cpu_score *score) {
         const struct ckv_job_group *group = score->group;
         const struct ckv_policy *policy = &group->policy;
@@ -289,7 +294,7 @@ int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *gr
         score->max = malloc(queries * sizeof(float));
         score->inverse = malloc(queries * sizeof(float));
         score->a = malloc((size_t)score->band * score->per_group * group->selection.rows * sizeof(float));
-        score->rows = malloc(group->selection.rows * sizeof(double));
+        score->rows = malloc((size_t)ckv_score_heads(group) * group->selection.rows * sizeof(double));
         if (!score->queries || !score->segment_max || !score->segment_sum || !score->max || !score->inverse || !score->a ||
             !score->rows) {
                 (void)ckv__cpu_score_free(score);

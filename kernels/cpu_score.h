@@ -34,8 +34,12 @@ void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_laye
 bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
                          uint64_t until_nsec);
 
-/* ckv__cpu_score_rows() - [L] binary64 T[j] of the layer that is done; borrowed until the next begin */
+/* ckv__cpu_score_rows() - [ckv_score_heads()][L] binary64 T[j] of the layer that is done; borrowed until the next begin */
 const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score);
+
+/* ckv__cpu_score_bad_head() - of the layer that is done: 0, or h + 1, where h is the first query head whose log-sum-exp is
+ * wrong (R40) */
+uint32_t ckv__cpu_score_bad_head(const struct ckv_cpu_score *score);
 
 /* ckv__cpu_segment_rows() - rows of a segment, 64 to 256: depends on the shape alone (R30) */
 uint32_t ckv__cpu_segment_rows(uint32_t query_count, uint32_t dims);

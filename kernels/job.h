@@ -79,6 +79,7 @@ struct ckv_job_group {
         uint32_t layer_count;
         struct ckv_row_table table;            /* entries owned by the job */
         struct ckv_row_table destination;      /* COPY_OUT: where the kept rows go, no row of the table; entries owned; NULL: in place */
+        bool shares_lists;                     /* entries of both tables, positions, spans and chunk lengths are those of an earlier group */
         uint32_t destination_rows;             /* rows that the destination has room for */
         bool given;                            /* kept was filled in at admission: nothing is scored or selected */
         struct ckv_job_scores scores;
@@ -135,6 +136,11 @@ struct ckv_job {
 /* ckv_job_last_row() - cache row of the newest query for one group; query row r sits at this - queries.rows + 1 + r */
 static inline uint32_t ckv_job_last_row(const struct ckv_job *job, const struct ckv_job_group *group) {
         return job->queries.last_row ? job->queries.last_row : group->selection.rows - 1;
+}
+
+/* ckv_score_heads() - score vectors T[.][j] that a layer has: one for each KV head with heads = each, else one for all */
+static inline uint32_t ckv_score_heads(const struct ckv_job_group *group) {
+        return group->policy.heads == CKV_HEADS_EACH ? group->kv_heads : 1;
 }
 
 /* ckv_job_kept() - the kept rows of one layer (index in the group) and KV head, once there are any */

@@ -87,8 +87,11 @@ int ckv_ref_reduce_heads(const struct ckv_job_group *group, const struct ckv_job
                         }
                         sum += s;
                         most = g == 0 ? s : greater(most, s);
+                        if (policy->heads == CKV_HEADS_EACH)
+                                ret_rows[(size_t)g * rows + j] = s;
                 }
-                ret_rows[j] = policy->heads == CKV_HEADS_MAX ? most : sum;
+                if (policy->heads != CKV_HEADS_EACH)
+                        ret_rows[j] = policy->heads == CKV_HEADS_MAX ? most : sum;
         }
         return 0;
 }

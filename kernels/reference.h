@@ -75,7 +75,7 @@ void ckv_ref_pool(const struct ckv_policy *policy, const double *a, uint32_t row
 /**
  * ckv_ref_reduce_heads() - S3: group, weigh by the norms of V, reduce the KV heads
  * @a:        [q_heads][L] pooled weights
- * @ret_rows: [L] T[j]
+ * @ret_rows: [ckv_score_heads()][L] T[j]
  *
  * Reads layer->v only if policy.value_weight asks for it.  A maximum hands on a NaN wherever it stands, so that
  * R23 sees it; among numbers it is R11's.
@@ -86,10 +86,10 @@ int ckv_ref_reduce_heads(const struct ckv_job_group *group, const struct ckv_job
                          double *ret_rows);
 
 /**
- * ckv_ref_score_rows() - S1 to S3: T[j] of one layer
- * @ret_rows: [L] binary64 T[j]
+ * ckv_ref_score_rows() - S1 to S3: T[j] of one layer, whatever the scorer
+ * @ret_rows: [ckv_score_heads()][L] binary64: T[j], or with heads = each T[g][j] of each KV head
  *
- * Return: 0 or -ENOMEM.
+ * Return: 0, -ENOMEM, or h + 1, where h is the first query head whose log-sum-exp is wrong (R40).
  */
 int ckv_ref_score_rows(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
                        double *ret_rows);
@@ -102,11 +102,6 @@ int ckv_ref_score_rows(const struct ckv_job *job, const struct ckv_job_group *gr
 void ckv_ref_unit_scores(const struct ckv_policy *policy, const struct ckv_units *units, uint32_t rows,
                          const double *row_scores, float *ret_units);
 
-/* ckv_ref_compact() - S9: the kept rows of one plane of one head of @from become the first rows of @to (the same table, or
- * one that shares no row with it), ascending */
-void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *from, const struct ckv_row_table *to, uint32_t head,
-                     const struct ckv_kept *kept);
-
 /**
  * ckv_ref_run_plan() - the whole of CKV_STAGE_PLAN for a job
  * @job: its budget, kept, outcome and fail_* are filled in; times, cancel and deadline are the backend's business
@@ -117,10 +112,12 @@ void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *
  */
 int ckv_ref_run_plan(struct ckv_job *job);
 
-/* ckv_ref_run_move() - the whole of CKV_STAGE_MOVE for a job that was planned with CKV_JOB_OK; counts bytes_moved */
+/* ckv_ref_run_move() - the whole of CKV_STAGE_MOVE for a job that was planned with CKV_JOB_OK, in steps if it has any;
+ * counts bytes_moved; takes no memory */
 void ckv_ref_run_move(struct ckv_job *job);
 
-/* ckv_ref_move_bytes() - bytes read plus written when @kept moves in all heads of one plane; rows that stay count 0 */
-uint64_t ckv_ref_move_bytes(const struct ckv_job_group *group, const struct ckv_plane *plane, const struct ckv_kept *kept);
+/* ckv_ref_move_bytes() - bytes read plus written when the kept rows of a group move; rows that stay, and those of steps before
+ * job->steps.first, count 0 */
+uint64_t ckv_ref_move_bytes(const struct ckv_job *job, const struct ckv_job_group *group);
 
 #endif
