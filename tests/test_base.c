@@ -1,8 +1,9 @@
 /*
- * base/: the seeded hash against the published vectors, random bytes, and a
+ * base/: hash and checksum against the published vectors, random bytes, and a
  * log whose lines cannot be forged and whose reader may be asleep.
  */
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/macros.h"
@@ -30,6 +31,26 @@ START_TEST(siphash_published_vectors) {
                 message[i] = i;
         for (size_t i = 0; i < CKV_ARRAY_SIZE(vectors); i++)
                 ck_assert_uint_eq(ckv_siphash24(key, message, vectors[i].n), vectors[i].digest);
+}
+END_TEST
+
+START_TEST(crc32c_published_vectors) {
+        /* the check value of every catalogue of CRCs, and RFC 3720, B.4 */
+        uint8_t bytes[32], unaligned[100];
+
+        ck_assert_uint_eq(ckv_crc32c("123456789", 9), 0xe3069283);
+        ck_assert_uint_eq(ckv_crc32c("", 0), 0);
+        memset(bytes, 0, sizeof(bytes));
+        ck_assert_uint_eq(ckv_crc32c(bytes, sizeof(bytes)), 0x8a9136aa);
+        memset(bytes, 0xff, sizeof(bytes));
+        ck_assert_uint_eq(ckv_crc32c(bytes, sizeof(bytes)), 0x62a8ab43);
+        for (uint8_t i = 0; i < sizeof(bytes); i++)
+                bytes[i] = i;
+        ck_assert_uint_eq(ckv_crc32c(bytes, sizeof(bytes)), 0x46dd794e);
+        ck_assert_int_eq(ckv_random(unaligned, sizeof(unaligned)), 0);
+        for (size_t from = 0; from < 9; from++)
+                for (size_t n = 0; n + from <= sizeof(unaligned); n++)
+                        ck_assert_uint_eq(ckv_crc32c(unaligned + from, n), ckv_crc32c_portable(unaligned + from, n));
 }
 END_TEST
 
@@ -206,6 +227,7 @@ int main(void) {
         int failed;
 
         tcase_add_test(tcase, siphash_published_vectors);
+        tcase_add_test(tcase, crc32c_published_vectors);
         tcase_add_test(tcase, hash_seeded_table_works);
         tcase_add_test(tcase, random_differs);
         tcase_add_test(tcase, log_line_forms);
