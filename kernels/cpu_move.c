@@ -1,9 +1,10 @@
 /*
  * S9, in place or to a destination.  The work is cut into columns: one plane of one layer, whole
- * rows where the heads of a row are one stretch of bytes, else one head.  The
- * columns share no byte, so each may be at another place of its own ascending
- * walk, and on another thread; within a column a row is written only after
- * every row that it could overwrite was read (dst <= src, ascending).
+ * rows where the heads of a row are one stretch of bytes and keep the same
+ * rows, else one head.  The columns share no byte, so each may be at another
+ * place of its own ascending walk, and on another thread; within a column a row
+ * is written only after every row that it could overwrite was read (dst <= src,
+ * ascending).
  *
  * A walk goes from stretch to stretch: as many rows as keep one distance in
  * memory at the source and at the destination, which a block border or a
@@ -12,8 +13,15 @@
  * the dimensions of a row are not adjacent, each piece of the row is treated
  * so.  Bytes between the pieces are somebody else's and are never touched.
  *
- * A few columns are on their way at a time, and each does at most TURN_BYTES
- * before the clock is looked at: a slice is bounded whatever a column's size.
+ * With steps (kernels/steps.h) all columns go as far as their batch of the
+ * step, then the step is counted, and they go on: the same walk, with a fence
+ * across all columns at the end of each step.  Without steps a move is one
+ * step that nobody counts.
+ *
+ * Some columns are on their way at a time, and each does at most TURN_BYTES
+ * before the clock is looked at; as many are taken on as make up two such turns
+ * for each thread.  So a slice is bounded whatever a column's size, and many
+ * small columns cost no more joins than few large ones.
  * This stage knows no cancellation: once rows have moved, the only way out is
  * forward.
  */
@@ -21,7 +29,9 @@
 
 #include "base/clock.h"
 #include "base/macros.h"
+#include "base/points.h"
 #include "kernels/reference.h"
+#include "kernels/steps.h"
 
 #include <string.h>
 
@@ -43,15 +53,19 @@ struct column {
         const struct ckv_kept *kept;
         uint32_t head;
         uint64_t piece_bytes;           /* adjacent bytes of one row */
+        uint64_t row_bytes;             /* all pieces of a row */
         uint32_t piece_dims;            /* dimensions of a piece; 0: the row with all its heads is one piece */
-        size_t run;                     /* the walk: next run, and rows of it that have moved */
-        uint32_t moved;
+        size_t run;                     /* the walk: the run with row, the next row to be written, and where to stop */
+        uint32_t row, end;
         struct stretch to, from;
 };
 
 struct ckv_cpu_move {
         struct ckv_job *job;
-        uint32_t group, layer, plane, head;     /* the next column to begin; plane 0: K, 1: V */
+        uint32_t step;                          /* the one that is on its way */
+        uint32_t group, layer, plane, head;     /* the next column of it to begin; plane 0: K, 1: V */
+        struct ckv_batch *batches;              /* of this step: kept sets of groups[0], groups[1], ..; those that move */
+        struct ckv_batch *group_batches;        /* those of the group */
         uint32_t count;
         struct column columns[ON_THE_WAY];
 };
@@ -94,50 +108,42 @@ static void stretch_pass(struct stretch *stretch, uint32_t rows) {
         stretch->rows -= rows;
 }
 
-/* As many rows further as both stretches have, but no more than @most. Return: bytes written. */
-static uint64_t column_advance(struct column *column, uint32_t most) {
+/* As many rows further as both stretches have, but no more than @most */
+static void column_advance(struct column *column, uint32_t most) {
         const struct ckv_plane *plane = column->plane;
         const struct ckv_run *run = &column->kept->runs[column->run];
-        uint32_t left = run->len - column->moved, rows, bytes = ckv_dtype_bytes(plane->dtype), pieces = 0;
+        uint32_t behind = column->row - run->dst, left = CKV_MIN(run->len - behind, column->end - column->row);
+        uint32_t rows, bytes = ckv_dtype_bytes(plane->dtype);
 
         if (column->to.rows == 0)
-                column->to = stretch_at(column, column->to_table, run->dst + column->moved, left);
+                column->to = stretch_at(column, column->to_table, column->row, left);
         if (column->from.rows == 0)
-                column->from = stretch_at(column, column->from_table, run->src + column->moved, left);
+                column->from = stretch_at(column, column->from_table, run->src + behind, left);
         rows = CKV_MIN(CKV_MIN(column->to.rows, column->from.rows), most);
-        if (column->piece_dims == 0) {
+        if (column->piece_dims == 0)
                 move_piece(&column->to, &column->from, 0, column->piece_bytes, rows);
-                pieces = 1;
-        } else
-                for (uint32_t x = 0; x < plane->dims; x += column->piece_dims, pieces++)
+        else
+                for (uint32_t x = 0; x < plane->dims; x += column->piece_dims)
                         move_piece(&column->to, &column->from, ckv_axis_at(&plane->dim, x),
                                    (uint64_t)CKV_MIN(plane->dims - x, column->piece_dims) * bytes, rows);
         stretch_pass(&column->to, rows);
         stretch_pass(&column->from, rows);
-        column->moved += rows;
-        if (column->moved == run->len) {
+        column->row += rows;
+        if (column->row == run->dst + run->len)
                 column->run++;
-                column->moved = 0;
-        }
-        return (uint64_t)rows * pieces * column->piece_bytes;
 }
 
 static void column_item(void *context, uint32_t item, float *scratch) {
         struct ckv_cpu_move *move = context;
         struct column *column = &move->columns[item];
-        uint64_t row_bytes = column->piece_bytes;
-        uint64_t written = 0;
+        uint32_t turn = (uint32_t)CKV_MAX(TURN_BYTES / column->row_bytes, 1), begin = column->row;
 
         (void)scratch;
-        if (column->piece_dims > 0)
-                row_bytes = (uint64_t)column->plane->dims * ckv_dtype_bytes(column->plane->dtype);
-        while (column->run < column->kept->run_count && written < TURN_BYTES) {
-                if (column->from_table == column->to_table &&
-                    column->kept->runs[column->run].src == column->kept->runs[column->run].dst)
-                        column->run++;
-                else
-                        written += column_advance(column, (uint32_t)CKV_MAX(TURN_BYTES / row_bytes, 1));
+        while (column->row < column->end && column->row - begin < turn) {
+                column_advance(column, turn);
+                CKV_POINT(step_stretch);
         }
+        CKV_POINT(step_column);
 }
 
 /* Dimensions that lie next to one another in memory */
@@ -153,7 +159,20 @@ static bool heads_adjacent(const struct ckv_plane *plane, uint32_t heads) {
                (heads == 1 || plane->head_stride == (uint64_t)plane->dims * ckv_dtype_bytes(plane->dtype));
 }
 
-/* The next column to begin. Return: false if there is none left. */
+static struct column column_of(const struct ckv_job_group *group, const struct ckv_plane *plane, bool whole, uint32_t head,
+                               const struct ckv_kept *kept, const struct ckv_batch *batch) {
+        uint32_t dims = adjacent_dims(plane), bytes = ckv_dtype_bytes(plane->dtype), heads = whole ? group->kv_heads : 1;
+
+        return (struct column){
+                .plane = plane, .from_table = &group->table, .head = head, .kept = kept,
+                .to_table = group->destination.entries ? &group->destination : &group->table,
+                .piece_dims = whole ? 0 : dims, .piece_bytes = (uint64_t)dims * bytes * heads,
+                .row_bytes = (uint64_t)plane->dims * bytes * heads,
+                .run = batch->run, .row = batch->begin, .end = batch->end,
+        };
+}
+
+/* The next column of this step to begin. Return: false if there is none left. */
 static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
         for (; move->group < move->job->group_count; move->group++, move->layer = 0) {
                 const struct ckv_job_group *group = &move->job->groups[move->group];
@@ -165,76 +184,121 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
 
                         for (; move->plane < 2; move->plane++, move->head = 0) {
                                 const struct ckv_plane *plane = move->plane == 0 ? &layer->k : &layer->v;
-                                bool whole = heads_adjacent(plane, group->kv_heads);
-                                uint32_t dims = adjacent_dims(plane);
+                                bool whole = group->kept_heads == 1 && heads_adjacent(plane, group->kv_heads);
 
-                                if (!plane->base || move->head >= (whole ? 1 : group->kv_heads))
-                                        continue;
-                                *ret_column = (struct column){
-                                        .plane = plane, .from_table = &group->table, .head = move->head++,
-                                        .to_table = group->destination.entries ? &group->destination : &group->table,
-                                        .kept = &group->kept[group->kept_count == 1 ? 0 : move->layer],
-                                        .piece_dims = whole ? 0 : dims,
-                                        .piece_bytes = (uint64_t)dims * ckv_dtype_bytes(plane->dtype) *
-                                                       (whole ? group->kv_heads : 1),
-                                };
-                                return true;
+                                while (plane->base && move->head < (whole ? 1 : group->kv_heads)) {
+                                        uint32_t head = move->head++;
+                                        const struct ckv_kept *kept = ckv_job_kept(group, move->layer, head);
+                                        const struct ckv_batch *batch = &move->group_batches[kept - group->kept];
+
+                                        if (batch->begin == batch->end)
+                                                continue;
+                                        *ret_column = column_of(group, plane, whole, head, kept, batch);
+                                        return true;
+                                }
                         }
                 }
+                move->group_batches += group->kept_count;
         }
         return false;
 }
 
 /* Columns that are through make room for new ones. Return: is any column on its way? */
-static bool refill(struct ckv_cpu_move *move, uint32_t most) {
+static bool refill(struct ckv_cpu_move *move, uint64_t most_bytes) {
+        uint64_t bytes = 0;
         uint32_t kept = 0;
 
         for (uint32_t i = 0; i < move->count; i++)
-                if (move->columns[i].run < move->columns[i].kept->run_count)
+                if (move->columns[i].row < move->columns[i].end)
                         move->columns[kept++] = move->columns[i];
         move->count = kept;
-        while (move->count < most && next_column(move, &move->columns[move->count]))
-                move->count++;
+        for (uint32_t i = 0; i < ON_THE_WAY; i++) {
+                const struct column *column = &move->columns[i];
+
+                if (i == move->count) {
+                        if (bytes >= most_bytes || !next_column(move, &move->columns[i]))
+                                break;
+                        move->count++;
+                }
+                bytes += CKV_MIN((column->end - column->row) * column->row_bytes, TURN_BYTES);
+        }
         return move->count > 0;
 }
 
-bool ckv__cpu_move_step(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t until_nsec) {
-        uint32_t most = CKV_MIN(2 * ckv__cpu_pool_threads(pool), ON_THE_WAY);
+/* Back to the first column, with the batches of the step */
+static void begin_step(struct ckv_cpu_move *move) {
+        move->group = move->layer = move->plane = move->head = 0;
+        move->group_batches = move->batches;
+}
 
-        while (refill(move, most)) {
+/* All rows of the step are written: count it. Return: is there another one? */
+static bool finish_step(struct ckv_cpu_move *move) {
+        const struct ckv_job *job = move->job;
+        struct ckv_batch *batch = move->batches;
+
+        ckv_steps_finish(job, move->step);
+        if (++move->step == ckv_steps_end(job)) {
+                CKV_POINT(move_end);
+                return false;
+        }
+        for (uint32_t i = 0; i < job->group_count; i++) {
+                const struct ckv_job_group *group = &job->groups[i];
+
+                if (group->budget.kept_all != CKV_DROPPED)
+                        continue;
+                for (uint32_t k = 0; k < group->kept_count; k++, batch++)
+                        *batch = ckv_batch_next(&group->kept[k], job->steps.batch_rows, batch);
+        }
+        begin_step(move);
+        return true;
+}
+
+bool ckv__cpu_move_step(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t until_nsec) {
+        uint64_t most_bytes = (uint64_t)2 * ckv__cpu_pool_threads(pool) * TURN_BYTES;
+
+        if (move->step >= ckv_steps_end(move->job))
+                return true;
+        for (bool moved = false;; moved = true) {
+                while (!refill(move, most_bytes))
+                        if (!finish_step(move))
+                                return true;
+                if (moved && ckv_now_nsec() >= until_nsec)
+                        return false;
                 /* a turn is short, and a column that missed one would fall behind: no item is left out */
                 (void)ckv__cpu_pool_run(pool, column_item, move, 0, move->count, UINT64_MAX);
-                if (ckv_now_nsec() >= until_nsec)
-                        break;
+                CKV_POINT(step_turn);
         }
-        return !refill(move, most);
 }
 
 struct ckv_cpu_move *ckv__cpu_move_new(struct ckv_job *job) {
         struct ckv_cpu_move *move = calloc(1, sizeof(*move));
+        struct ckv_batch *batch;
+        size_t sets = 0;
 
-        if (!move)
+        for (uint32_t i = 0; i < job->group_count; i++)
+                sets += job->groups[i].budget.kept_all == CKV_DROPPED ? job->groups[i].kept_count : 0;
+        batch = calloc(sets + 1, sizeof(*batch));
+        if (!move || !batch) {
+                free(batch);
+                free(move);
                 return NULL;
-        move->job = job;
+        }
+        *move = (struct ckv_cpu_move){ .job = job, .step = job->steps.first, .batches = batch };
         for (uint32_t i = 0; i < job->group_count; i++) {
                 struct ckv_job_group *group = &job->groups[i];
 
-                group->bytes_moved = 0;
-                if (group->budget.kept_all != CKV_DROPPED)
-                        continue;
-                for (uint32_t l = 0; l < group->layer_count; l++) {
-                        const struct ckv_job_layer *layer = &group->layers[l];
-                        const struct ckv_kept *kept = &group->kept[group->kept_count == 1 ? 0 : l];
-
-                        group->bytes_moved += ckv_ref_move_bytes(group, &layer->k, kept);
-                        if (layer->v.base)
-                                group->bytes_moved += ckv_ref_move_bytes(group, &layer->v, kept);
-                }
+                group->bytes_moved = ckv_ref_move_bytes(job, group);
+                for (uint32_t k = 0; group->budget.kept_all == CKV_DROPPED && k < group->kept_count; k++)
+                        *batch++ = ckv_steps_batch(job, group, &group->kept[k], move->step);
         }
+        begin_step(move);
+        CKV_POINT(move_begin);
         return move;
 }
 
 struct ckv_cpu_move *ckv__cpu_move_free(struct ckv_cpu_move *move) {
+        if (move)
+                free(move->batches);
         free(move);
         return NULL;
 }

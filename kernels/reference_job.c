@@ -1,14 +1,10 @@
 /*
- * A whole job with nothing but the reference: plan, then move (S9).
+ * The plan of a whole job with nothing but the reference; reference_move.c has
+ * the other half.
  *
  * This is what every backend must equal.  It runs to the end in one go on the
  * caller's thread; slices, cancellation, deadlines and times are a backend's
  * business.
- *
- * Compaction is in place.  Runs ascend and a row never moves up (dst <= src),
- * so a write can only reach rows that were read before; the same forward walk
- * serves contiguous rows, pages and slots alike, because row j is wherever the
- * row table says.
  */
 #include "kernels/reference.h"
 
@@ -16,7 +12,6 @@
 #include "kernels/scores.h"
 
 #include <errno.h>
-#include <string.h>
 
 /* Scores of one layer, or sums over layers. */
 struct scores {
@@ -194,58 +189,4 @@ int ckv_ref_run_plan(struct ckv_job *job) {
                 }
         }
         return 0;
-}
-
-void ckv_ref_compact(const struct ckv_plane *plane, const struct ckv_row_table *from, const struct ckv_row_table *to, uint32_t head,
-                     const struct ckv_kept *kept) {
-        uint32_t bytes = ckv_dtype_bytes(plane->dtype);
-        bool adjacent = ckv_plane_dims_adjacent(plane);
-
-        for (size_t i = 0; i < kept->run_count; i++) {
-                const struct ckv_run *run = &kept->runs[i];
-
-                for (uint32_t n = 0; n < run->len && (from != to || run->dst != run->src); n++) {
-                        uint8_t *target = ckv_plane_row(plane, to, run->dst + n, head);
-                        const uint8_t *source = ckv_plane_row(plane, from, run->src + n, head);
-
-                        if (adjacent) {
-                                memmove(target, source, (size_t)plane->dims * bytes);
-                                continue;
-                        }
-                        for (uint32_t x = 0; x < plane->dims; x++)
-                                memmove(target + ckv_axis_at(&plane->dim, x), source + ckv_axis_at(&plane->dim, x), bytes);
-                }
-        }
-}
-
-uint64_t ckv_ref_move_bytes(const struct ckv_job_group *group, const struct ckv_plane *plane, const struct ckv_kept *kept) {
-        uint64_t rows = 0;
-
-        for (size_t i = 0; i < kept->run_count; i++)
-                rows += group->destination.entries || kept->runs[i].dst != kept->runs[i].src ? kept->runs[i].len : 0;
-        return 2 * rows * group->kv_heads * plane->dims * ckv_dtype_bytes(plane->dtype);
-}
-
-static void move_plane(struct ckv_job_group *group, const struct ckv_plane *plane, const struct ckv_kept *kept) {
-        if (!plane->base)
-                return;
-        for (uint32_t g = 0; g < group->kv_heads; g++)
-                ckv_ref_compact(plane, &group->table, group->destination.entries ? &group->destination : &group->table, g, kept);
-        group->bytes_moved += ckv_ref_move_bytes(group, plane, kept);
-}
-
-void ckv_ref_run_move(struct ckv_job *job) {
-        for (uint32_t i = 0; i < job->group_count; i++) {
-                struct ckv_job_group *group = &job->groups[i];
-
-                group->bytes_moved = 0;
-                if (group->budget.kept_all != CKV_DROPPED)
-                        continue;
-                for (uint32_t l = 0; l < group->layer_count; l++) {
-                        const struct ckv_kept *kept = &group->kept[group->kept_count == 1 ? 0 : l];
-
-                        move_plane(group, &group->layers[l].k, kept);
-                        move_plane(group, &group->layers[l].v, kept);
-                }
-        }
 }

@@ -12,6 +12,14 @@
 #include "kernels/steps.h"
 
 #include "base/macros.h"
+#include "base/points.h"
+
+/* ThreadSanitizer does not know fences; nothing it looks for depends on this one */
+static void fence(void) {
+#ifndef __SANITIZE_THREAD__
+        atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
 
 /* Runs at the front whose rows stay */
 static size_t stay_runs(const struct ckv_kept *kept) {
@@ -67,6 +75,42 @@ struct ckv_batch ckv_batch_first(const struct ckv_kept *kept, uint32_t batch_row
 
 struct ckv_batch ckv_batch_next(const struct ckv_kept *kept, uint32_t batch_rows, const struct ckv_batch *batch) {
         return batch_at(kept, batch_rows, find_run(kept, batch->run, batch->end), batch->end);
+}
+
+/* The whole move of one kept set */
+static struct ckv_batch batch_whole(const struct ckv_kept *kept, bool in_place) {
+        struct ckv_batch batch = { .end = kept->count };
+
+        if (in_place) {
+                batch.run = stay_runs(kept);
+                batch.begin = ckv_kept_stay(kept);
+        }
+        return batch;
+}
+
+struct ckv_batch ckv_steps_batch(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_kept *kept,
+                                 uint32_t step) {
+        bool in_place = !group->destination.entries;
+        struct ckv_batch batch;
+
+        if (job->steps.count == 0 || (!in_place && step == job->steps.first))
+                return batch_whole(kept, in_place);
+        if (!in_place)
+                return (struct ckv_batch){ .begin = kept->count, .end = kept->count, .run = kept->run_count };
+        batch = ckv_batch_first(kept, job->steps.batch_rows);
+        for (uint32_t p = 0; p < step && batch.begin < batch.end; p++)
+                batch = ckv_batch_next(kept, job->steps.batch_rows, &batch);
+        return batch;
+}
+
+void ckv_steps_finish(const struct ckv_job *job, uint32_t step) {
+        CKV_POINT(step_written);
+        if (job->steps.count == 0)
+                return;
+        atomic_store_explicit(job->steps.done, step + 1, memory_order_release);
+        /* a release store lets later stores be moved in front of it, and a count that is late loses data */
+        fence();
+        CKV_POINT(step_counted);
 }
 
 /* Batches of one kept set, not beyond @most */

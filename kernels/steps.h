@@ -22,6 +22,7 @@
 
 #include "kernels/job.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,6 +47,29 @@ static inline struct ckv_run ckv_batch_part(const struct ckv_batch *batch, const
 
         return (struct ckv_run){ .src = run->src + (begin - run->dst), .len = end - begin, .dst = begin };
 }
+
+/**
+ * ckv_steps_batch() - what of one kept set of a job moves in step @step
+ * @kept: a set of @group
+ *
+ * In a job without steps there is one step, and everything moves in it.  Where it is in doubt (a group with a destination
+ * in a job with steps) everything moves in the first step, job->steps.first.  Time: logarithm of the runs, for each step
+ * before; whoever goes through many keeps the batch and calls ckv_batch_next().
+ */
+struct ckv_batch ckv_steps_batch(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_kept *kept,
+                                 uint32_t step);
+
+/* ckv_steps_end() - the step behind the last: steps run from job->steps.first to here; 1 in a job without steps */
+static inline uint32_t ckv_steps_end(const struct ckv_job *job) {
+        return job->steps.count > 0 ? job->steps.count : 1;
+}
+
+/**
+ * ckv_steps_finish() - say that all rows of step @step are written, before any row of the next one is
+ *
+ * All threads that wrote rows have been joined.  Nothing happens in a job without steps.
+ */
+void ckv_steps_finish(const struct ckv_job *job, uint32_t step);
 
 /**
  * ckv_steps_count() - steps of a whole job: the most batches that any of its kept sets has

@@ -254,20 +254,24 @@ END_TEST
 /* A leading kept run is never written, not even with its own bytes: it may be a prefix shared with others. */
 START_TEST(rows_that_stay_are_not_written) {
         const uint8_t flags[4] = { 1, 1, 1, 0 };
-        const uint32_t block = 0;
-        const struct ckv_row_table table = { .entries = &block, .tokens_per_block = 4 };
-        struct ckv_plane plane = {
-                .token = { .tile = 1, .outer = 2 }, .dim = { .tile = 1, .outer = 1 }, .dtype = CKV_DTYPE_BYTE, .dims = 2
-        };
+        struct ckv_job *job = ckv_job_new(1);
+        struct ckv_job_group *group = &job->groups[0];
         void *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        struct ckv_kept kept;
 
         ck_assert_ptr_ne(page, MAP_FAILED);
-        plane.base = page;
-        ck_assert_int_eq(ckv_kept_from_flags(flags, 4, &kept), 0);
-        ckv_ref_compact(&plane, &table, &table, 0, &kept);
-        ck_assert_uint_eq(ckv_ref_move_bytes(&(struct ckv_job_group){ .kv_heads = 1 }, &plane, &kept), 0);
-        ckv_kept_deinit(&kept);
+        group->kv_heads = 1;
+        group->layers = calloc(1, sizeof(*group->layers));
+        group->layer_count = 1;
+        group->layers[0].k = (struct ckv_plane){
+                .base = page, .token = { .tile = 1, .outer = 2 }, .dim = { .tile = 1, .outer = 1 }, .dtype = CKV_DTYPE_BYTE, .dims = 2
+        };
+        group->table = (struct ckv_row_table){ .entries = calloc(1, sizeof(uint32_t)), .tokens_per_block = 4 };
+        group->kept = calloc(1, sizeof(*group->kept));
+        group->kept_count = 1;
+        ck_assert_int_eq(ckv_kept_from_flags(flags, 4, &group->kept[0]), 0);
+        ckv_ref_run_move(job);
+        ck_assert_uint_eq(group->bytes_moved, 0);
+        (void)ckv_job_free(job);
         (void)munmap(page, 4096);
 }
 END_TEST
