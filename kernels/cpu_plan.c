@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/macros.h"
+#include "base/points.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
 #include "kernels/scores.h"
@@ -137,6 +138,7 @@ static int select_kept(struct ckv_cpu_plan *plan, struct ckv_job_group *group, u
         int r = ckv_select(&group->selection, &plan->units, &group->budget, plan->protected_rows, plan->unit_scores,
                            plan->row_scores, &group->kept[layer], &unit);
 
+        CKV_POINT(select_set);
         if (r == CKV_SELECT_E_NONFINITE)
                 return fail_nonfinite(plan, group->layers[layer].number, unit);
         for (uint32_t i = 1; i <= followers && r == 0; i++)
@@ -241,9 +243,13 @@ bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, co
         while (!done) {
                 uint64_t before;
 
-                if (plan->scoring && !plan->formed && plan->score &&
-                    !ckv__cpu_score_step(plan->score, pool, kernel, until_nsec))
-                        return false;
+                if (plan->scoring && !plan->formed && plan->score) {
+                        bool scored = ckv__cpu_score_step(plan->score, pool, kernel, until_nsec);
+
+                        CKV_POINT(score_slice);
+                        if (!scored)
+                                return false;
+                }
                 before = ckv_now_nsec();
                 done = advance(plan);
                 plan->job->select_nsec += ckv_now_nsec() - before;
