@@ -63,26 +63,11 @@ static bool check_built(const struct ckv_compress_parts *parts, struct ckv_recor
                 { CKV_F_COMPRESS_CONTROL_SLOT, body->control_slot },
                 { CKV_F_COMPRESS_CONTROL_USE, body->control_use },
                 { CKV_F_COMPRESS_REPLY_FORM, body->reply_form == CKV_REPLY_IN_SLOT },
-                { CKV_F_QUERIES_LSE, body->lse.region_id || body->lse.size || body->lse.offset },
-                { CKV_F_QUERIES_SINK_LOGITS, body->sink_logits.region_id || body->sink_logits.size || body->sink_logits.offset },
         };
 
         for (size_t k = 0; k < CKV_ARRAY_SIZE(unbuilt); k++)
                 if (unbuilt[k].set)
                         return ckv_refuse(status, CKV_CODE_UNSUPPORTED, unbuilt[k].field, CKV_D_NOT_BUILT, 0, 0, 0);
-        for (uint32_t i = 0; i < body->group_count; i++) {
-                const struct ckv_record_group *g = &parts->groups[i];
-                const struct {
-                        enum ckv_field field;
-                        bool set;
-                } of_group[] = {
-                        { CKV_F_GROUP_POLICIES, g->policy_count > 1 },
-                };
-
-                for (size_t k = 0; k < CKV_ARRAY_SIZE(of_group); k++)
-                        if (of_group[k].set)
-                                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, of_group[k].field, i, 0, CKV_D_NOT_BUILT, 0, 0, 0);
-        }
         return true;
 }
 
@@ -108,133 +93,36 @@ static bool check_group(const struct ckv_request *request, const struct ckv_comp
         return true;
 }
 
-/* take_layers() - addresses of the group's layers, and a use of each region */
-static bool take_layers(struct ckv_request *request, const struct ckv_cache_group *from, uint32_t index,
-                        struct ckv_record_status *status) {
-        struct ckv_job_group *group = &request->job->groups[index];
-
-        group->layers = calloc(from->layer_count, sizeof(*group->layers));
-        if (!group->layers)
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        group->layer_count = from->layer_count;
-        group->kv_heads = from->kv_heads;
-        group->q_heads = from->q_heads;
-        group->head_dim_k = from->head_dim_k;
-        group->head_dim_v = from->head_dim_v;
-        for (uint32_t k = 0; k < from->layer_count; k++) {
-                const struct ckv_cache_layer *layer = &from->layers[k];
-                struct ckv_region *regions[] = { layer->k_region, layer->v_region };
-
-                group->layers[k] = (struct ckv_job_layer){ .number = layer->number, .k = layer->k, .v = layer->v };
-                for (size_t r = 0; r < CKV_ARRAY_SIZE(regions); r++) {
-                        if (!regions[r])
-                                continue;       /* latent: no V */
-                        if (request->mode != CKV_MODE_PLAN && !regions[r]->writable)
-                                return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_MODE, CKV_D_READ_ONLY, regions[r]->id,
-                                                  0, 0);
-                        if (ckv_request_use_region(request, regions[r]))
-                                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-                }
-        }
-        return true;
-}
-
 /*
- * kept_runs_bound() - the most kept runs that one set of this group can have
- *
- * A unit is a stretch of rows, but for the protected rows that lie in it, and is kept or dropped whole, but for the one at
- * which the budget ends: fill = best keeps any rows of it.  Protected rows form at most one stretch for each span, one at
- * the start and one at the end.  A kept run holds such a stretch or whole kept units; a dropped run holds whole dropped
- * units, or touches a stretch, which has two sides.
+ * check_budgets() - layers that share a table keep equally many rows, whatever their policies; only PyramidKV's budgets
+ * (beta) are asked for because they differ. What the sequence is too short for is an outcome of the plan.
  */
-static uint64_t kept_runs_bound(const struct ckv_job_group *group) {
-        const struct ckv_selection *s = &group->selection;
-        bool even_units = group->policy.selector == CKV_SELECTOR_CHUNK && !s->positions;
-        uint64_t unit = even_units ? group->policy.chunk : 1, stretches = s->span_count + 2;
-        uint64_t cut = even_units && group->policy.fill == CKV_FILL_BEST ? unit / 2 + 1 : 1;
-        uint64_t least = s->rows, most, by_kept, by_dropped;
+static bool check_budgets(const struct ckv_request *request, uint32_t i, struct ckv_record_status *status) {
+        struct ckv_budget first = { 0 }, budget;
 
-        if (group->given)
-                return group->kept[0].run_count;
-        if (s->keep_ratio)
-                least = (uint64_t)s->rows * s->keep_ratio / 1000000;
-        if (s->max_tokens)
-                least = CKV_MIN(least, s->max_tokens);
-        least = CKV_MIN(least, s->rows);
-        most = CKV_MIN(least + group->policy.align, s->rows);
-        by_kept = most / unit + stretches + cut + 2;
-        by_dropped = (s->rows - least) / unit + 2 * stretches + cut + 2;
-        return CKV_MIN(CKV_MIN(by_kept, by_dropped), (uint64_t)s->rows / 2 + 1);
-}
+        for (uint32_t k = 0; k < request->groups[i].part_count; k++) {
+                const struct ckv_job_group *part = ckv_request_part(request, i, k);
+                int r;
 
-/* varints_bound() - bytes of @count run lengths whose sum is at most @sum: one each, and one more for each 7 bits beyond */
-static uint64_t varints_bound(uint64_t count, uint64_t sum) {
-        uint64_t bytes = count;
-
-        for (unsigned shift = 7; shift < 32; shift += 7)
-                bytes += CKV_MIN(count, sum >> shift);
-        return bytes;
-}
-
-/* check_reply_size() - refuse now what could not be answered later */
-static bool check_reply_size(const struct ckv_request *request, const struct ckv_record_group *groups,
-                             struct ckv_record_status *status) {
-        uint64_t limit = request->session->daemon->options->reply_bytes, message = 512, ring = 0, region = 0;
-
-        for (uint32_t i = 0; i < request->job->group_count; i++) {
-                const struct ckv_job_group *group = &request->job->groups[i];
-                uint64_t sets = group->given || group->policy.layers == CKV_LAYERS_ONE ? 1 : group->layer_count;
-                uint64_t rows = group->selection.rows, runs = kept_runs_bound(group), position_runs = 0;
-
-                message += 400;
-                ring += sizeof(struct ckv_record_group_result) + sizeof(struct ckv_record_policy);
-                if (request->reply_form == CKV_REPLY_NO_SETS)
-                        continue;
-                if (request->reply_form == CKV_REPLY_IN_REGION) {
-                        region += sets * (24 + 8 * runs);
-                        continue;
-                }
-                /* a run of rows breaks where their positions do */
-                if (group->selection.positions)
-                        position_runs = CKV_MIN(runs + groups[i].position_run_count / 2, rows);
-                message += sets * (24 + varints_bound(2 * runs, rows) + varints_bound(2 * position_runs, request->logical_len));
-                if (request->reply_form == CKV_REPLY_ROWS)
-                        message += sets * 4 * rows;
-                ring += sets * (sizeof(struct ckv_record_set) + 8 * (runs + position_runs));
+                if (request->groups[i].part_count < 2 || part->given || part->policy.beta)
+                        return true;
+                r = ckv_select_budget(&part->selection, NULL, &budget);
+                if (r < 0)
+                        return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+                if (r > 0)
+                        return true;
+                if (k == 0)
+                        first = budget;
+                else if (budget.budget != first.budget || budget.kept_all != first.kept_all || budget.raised != first.raised)
+                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POLICIES, i, 0, CKV_D_UNEQUAL_BUDGETS, k,
+                                             budget.kept_all ? part->selection.rows : budget.budget,
+                                             first.kept_all ? part->selection.rows : first.budget);
         }
-        if (region > request->reply_bytes)
-                return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_TO, CKV_D_REPLY_TOO_LARGE, region,
-                                  request->reply_bytes, 0);
-        if (message > limit)
-                return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE, message, limit, 0);
-        if (ring > CKV_ATTACHMENT_MAX_BYTES)
-                return ckv_refuse(status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE, ring,
-                                  CKV_ATTACHMENT_MAX_BYTES, 0);
-        return true;
-}
-
-/* take_reply_slice() - where REPLY_IN_REGION writes the sets */
-static bool take_reply_slice(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *status) {
-        struct ckv_region *region;
-
-        if (request->reply_form != CKV_REPLY_IN_REGION)
-                return body->reply_to.region_id == 0 ||
-                       ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_NOT_USED, 0, 0, 0);
-        if (!ckv_region_slice(request->session, &body->reply_to, 0, CKV_F_COMPRESS_REPLY_TO, status, &region, &request->reply_address))
-                return false;
-        if ((uintptr_t)request->reply_address % sizeof(uint32_t))
-                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_UNALIGNED, sizeof(uint32_t),
-                                  body->reply_to.offset, 0);
-        if (!region->writable)
-                return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_REPLY_TO, CKV_D_READ_ONLY, region->id, 0, 0);
-        if (ckv_request_use_region(request, region))
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        request->reply_bytes = body->reply_to.size;
         return true;
 }
 
 static bool admit_group(struct ckv_request *request, const struct ckv_compress_parts *parts, uint32_t i,
-                        const struct ckv_record_policy *policy, const uint32_t **words, struct ckv_record_status *status) {
+                        const struct ckv_record_policy *policies, const uint32_t **words, struct ckv_record_status *status) {
         const struct ckv_record_group *g = &parts->groups[i];
         const struct ckv_cache_group *cache_group;
         struct ckv_group_words w;
@@ -252,13 +140,39 @@ static bool admit_group(struct ckv_request *request, const struct ckv_compress_p
         cache_group = &request->cache->groups[g->group];
         if (cache_group->aliased && request->mode != CKV_MODE_PLAN)
                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_MODE, CKV_D_ALIASED, g->group, 0, 0);
-        request->job->groups[i].number = g->group;
-        request->job->groups[i].selection.rows = g->physical_len;
-        request->table_forms[i] = g->table_form;
-        return take_layers(request, cache_group, i, status) &&
-               ckv_admit_policy(request, g, policy, &w, i, status) &&
-               ckv_admit_given(request, g, &w, i, status) &&
-               ckv_admit_tables(request, g, &w, i, cache_group->num_blocks, status);
+        if (!ckv_admit_parts(request, g, policies, i, status))
+                return false;
+        for (uint32_t k = 0; k < request->groups[i].part_count; k++) {
+                ckv_request_part(request, i, k)->want_mass = parts->body->want_kept_mass;
+                if (!ckv_admit_policy(request, g, &policies[k], (struct ckv_part){ i, k }, status))
+                        return false;
+        }
+        if (!ckv_admit_lists(request, g, &w, i, status) ||
+            !ckv_admit_tables(request, g, &w, i, cache_group->num_blocks, status))
+                return false;
+        ckv_parts_share(request, i);
+        return ckv_admit_given(request, g, &w, i, status) && check_budgets(request, i, status);
+}
+
+/* new_job() - as many groups as there are policies: none at all is one of the default profile */
+static bool new_job(struct ckv_request *request, const struct ckv_compress_parts *parts, struct ckv_record_status *status) {
+        uint32_t count = 0;
+
+        request->groups = calloc(parts->body->group_count, sizeof(*request->groups));
+        if (!request->groups)
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        request->group_count = parts->body->group_count;
+        for (uint32_t i = 0; i < request->group_count; i++) {
+                request->groups[i] = (struct ckv_request_group){
+                        .first_part = count, .part_count = CKV_MAX(parts->groups[i].policy_count, 1u),
+                        .table_form = parts->groups[i].table_form,
+                };
+                count += request->groups[i].part_count;
+        }
+        request->job = ckv_job_new(count);
+        if (!request->job)
+                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        return true;
 }
 
 bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, const uint8_t *attachment, uint32_t bytes,
@@ -266,7 +180,7 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
         const struct ckv_record_compress *body = &record->body.compress;
         static const struct ckv_record_policy of_default_profile;
         struct ckv_compress_parts parts;
-        const struct ckv_record_policy *policy;
+        const struct ckv_record_policy *policies;
         const uint32_t *words;
 
         if (!cut(record, attachment, bytes, &parts, ret_status) || !check_built(&parts, ret_status))
@@ -282,24 +196,22 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
         if (!request->cache)
                 return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_COMPRESS_CACHE_ID, CKV_D_UNKNOWN_ID, body->cache_id, 0, 0);
         request->cache->request_uses++;
-        request->job = ckv_job_new(body->group_count);
-        request->table_forms = calloc(body->group_count, sizeof(*request->table_forms));
-        if (!request->job || !request->table_forms)
-                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        if (!new_job(request, &parts, ret_status))
+                return false;
 
-        policy = parts.policies;
+        policies = parts.policies;
         words = parts.words;
         for (uint32_t i = 0; i < body->group_count; i++) {
                 bool given = parts.groups[i].policy_count > 0;
 
-                if (!admit_group(request, &parts, i, given ? policy : &of_default_profile, &words, ret_status))
+                if (!admit_group(request, &parts, i, given ? policies : &of_default_profile, &words, ret_status))
                         return false;
-                policy += parts.groups[i].policy_count;
+                policies += parts.groups[i].policy_count;
         }
         /* intact: scores of a region with holes would be scores of zeros */
-        if (!ckv_admit_queries(request, &parts, ret_status) || !take_reply_slice(request, body, ret_status) ||
+        if (!ckv_admit_queries(request, &parts, ret_status) || !ckv_admit_reply_slice(request, body, ret_status) ||
             !ckv_outputs_check(request, body, parts.groups, ret_status) || !ckv_request_intact(request, ret_status) ||
-            !check_reply_size(request, parts.groups, ret_status))
+            !ckv_admit_reply_size(request, parts.groups, ret_status))
                 return false;
         request->job->owner = request;
         request->job->fair_key = request->session->peer.uid;

@@ -21,6 +21,11 @@ struct ckv_group_words {
         const uint32_t *table, *destination, *spans, *position_runs, *chunk_lengths, *given_runs;
 };
 
+/* One policy of the request: which group it stands in, and its place there; the brackets of its fields. */
+struct ckv_part {
+        uint32_t group, policy;
+};
+
 /**
  * ckv_admit() - check a COMPRESS and build request->job
  * @request: session, cache (found here), route filled in; mode, reply_form, logical_len, regions, job, charges are set here
@@ -32,22 +37,63 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
 
 /* The steps of ckv_admit() that have files of their own; @index is the group's place in the request. */
 
-/* admit_table.c: expand and check the block table, and the destination of COPY_OUT, into job group @index */
+/*
+ * admit_parts.c: the layers of each policy of a group, as groups of the job; number and rows of their selections are set.
+ * @policies: of this group
+ */
+bool ckv_admit_parts(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_record_policy *policies,
+                     uint32_t index, struct ckv_record_status *ret_status);
+
+/* ckv_parts_share() - admit_parts.c: the lists of a group's first part become those of all its parts */
+void ckv_parts_share(struct ckv_request *request, uint32_t index);
+
+/* admit_table.c: expand and check the block table, and the destination of COPY_OUT, into the first part of the group */
 bool ckv_admit_tables(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
                       uint32_t index, uint32_t num_blocks, struct ckv_record_status *ret_status);
 
-/* admit_policy.c: resolve the policy, budget, spans, positions of job group @index */
+/* admit_policy.c: resolve the policy of one part, and hold it against budget and group */
 bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_record_policy *policy,
-                      const struct ckv_group_words *words, uint32_t index, struct ckv_record_status *ret_status);
+                      struct ckv_part part, struct ckv_record_status *ret_status);
 
-/* admit_given.c: a kept set or scores that the caller brings, and where scores are to go */
+/* admit_lists.c: spans, positions and chunk lengths, into the first part of the group; every part has its policy */
+bool ckv_admit_lists(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
+                     uint32_t index, struct ckv_record_status *ret_status);
+
+/* admit_given.c: a kept set or scores that the caller brings, and where scores are to go, into all parts */
 bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
                      uint32_t index, struct ckv_record_status *ret_status);
 
 /* admit_queries.c: where the window queries of all groups lie */
 bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_parts *parts, struct ckv_record_status *ret_status);
 
-/* ckv_prefix_rows() - admit_policy.c: protect_prefix in whole blocks of the group's cache, at most all its rows */
+/* Where a layer stands among those whose queries are present. */
+struct ckv_query_place {
+        uint32_t q_heads;               /* of the layer; 0: the cache has no such layer */
+        bool present;
+        uint32_t index;                 /* among the layers present */
+        uint64_t heads_before;          /* query heads of the layers present before it, all together */
+};
+
+/*
+ * admit_floats.c: where log-sum-exp and sink logits of each layer lie
+ * @places: by layer number, for every layer of the cache
+ * @layers: layers present, with those that the cache does not have
+ * @heads:  query heads of all layers present
+ */
+bool ckv_admit_floats(struct ckv_request *request, const struct ckv_compress_parts *parts, const struct ckv_query_place *places,
+                      uint32_t layers, uint64_t heads, struct ckv_record_status *ret_status);
+
+/* admit_reply.c: where REPLY_IN_REGION writes the sets; and is there room for the answer, whatever is kept? */
+bool ckv_admit_reply_slice(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *ret_status);
+bool ckv_admit_reply_size(const struct ckv_request *request, const struct ckv_record_group *groups,
+                          struct ckv_record_status *ret_status);
+
+/* ckv_request_part() - job group @k of the request's group @index */
+static inline struct ckv_job_group *ckv_request_part(const struct ckv_request *request, uint32_t index, uint32_t k) {
+        return &request->job->groups[request->groups[index].first_part + k];
+}
+
+/* ckv_prefix_rows() - admit_lists.c: protect_prefix in whole blocks of the group's cache, at most all its rows */
 uint32_t ckv_prefix_rows(const struct ckv_request *request, const struct ckv_record_group *group);
 
 /* ckv_policy_to_record() - admit_policy.c: a resolved policy as the answer shows it */

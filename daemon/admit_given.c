@@ -55,10 +55,36 @@ static bool take_given(struct ckv_job_group *group, const uint32_t *words, uint3
         return true;
 }
 
-/* take_scores_in() - a private copy */
-static bool take_scores_in(struct ckv_request *request, struct ckv_job_group *group, const struct ckv_record_slice *slice,
-                           uint32_t index, struct ckv_record_status *status) {
+/* given_to_all() - the kept set of the first part is that of every part */
+static bool given_to_all(const struct ckv_request *request, uint32_t index, struct ckv_record_status *status) {
+        const struct ckv_job_group *first = ckv_request_part(request, index, 0);
+
+        for (uint32_t k = 1; k < request->groups[index].part_count; k++) {
+                struct ckv_job_group *part = ckv_request_part(request, index, k);
+
+                part->given = true;
+                part->budget = first->budget;
+                part->kept = calloc(1, sizeof(*part->kept));
+                if (!part->kept || ckv_kept_copy(first->kept, part->kept))
+                        return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+                part->kept_count = 1;
+        }
+        return true;
+}
+
+/* most_scores() - bytes that scores of one part can have: a number for each row, layer, and KV head with a set of its own */
+static uint64_t most_scores(const struct ckv_job_group *part) {
+        uint64_t heads = part->policy.heads == CKV_HEADS_EACH ? part->kv_heads : 1;
+
+        return heads * part->layer_count * part->selection.rows * sizeof(float);
+}
+
+/* take_scores_in() - a private copy for each part */
+static bool take_scores_in(struct ckv_request *request, const struct ckv_record_slice *slice, uint32_t index,
+                           struct ckv_record_status *status) {
         const struct ckv_tenant *tenant = request->session->tenant;
+        uint32_t parts = request->groups[index].part_count;
+        uint64_t most = 0, left = slice->size;
         struct ckv_region *region;
         uint8_t *address;
 
@@ -66,23 +92,32 @@ static bool take_scores_in(struct ckv_request *request, struct ckv_job_group *gr
                 status->index[0] = (uint16_t)index;
                 return false;
         }
-        if (slice->size % sizeof(float) || slice->size > (uint64_t)group->layer_count * group->selection.rows * sizeof(float))
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORES_IN, index, 0, CKV_D_SCORES_SIZE,
-                                     (uint64_t)group->layer_count * group->selection.rows * sizeof(float), slice->size, 0);
+        for (uint32_t k = 0; k < parts; k++)
+                most += most_scores(ckv_request_part(request, index, k));
+        if (slice->size % sizeof(float) || slice->size > most || (parts > 1 && slice->size != most))
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORES_IN, index, 0, CKV_D_SCORES_SIZE, most,
+                                     slice->size, 0);
         /* charged with the rest of the request at its end; what could never be paid for is not copied in the first place */
         if (slice->size > tenant->limit[CKV_SLOT_QUEUED_BYTES])
                 return ckv_refuse_quota(status, tenant, CKV_SLOT_QUEUED_BYTES, slice->size, CKV_F_GROUP_SCORES_IN);
-        group->scores.in = malloc(slice->size + sizeof(float));
-        if (!group->scores.in)
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        memcpy(group->scores.in, address, slice->size);
-        group->scores.in_count = slice->size / sizeof(float);
+        for (uint32_t k = 0; k < parts; k++) {
+                struct ckv_job_group *part = ckv_request_part(request, index, k);
+                uint64_t bytes = CKV_MIN(left, most_scores(part));
+
+                part->scores.in = malloc(bytes + sizeof(float));
+                if (!part->scores.in)
+                        return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+                memcpy(part->scores.in, address + (slice->size - left), bytes);
+                part->scores.in_count = bytes / sizeof(float);
+                left -= bytes;
+        }
         return true;
 }
 
-/* take_scores_out() - an address in memory that the client lets us write to */
-static bool take_scores_out(struct ckv_request *request, struct ckv_job_group *group, const struct ckv_record_slice *slice,
-                            uint32_t index, struct ckv_record_status *status) {
+/* take_scores_out() - an address in memory that the client lets us write to; parts one behind the other */
+static bool take_scores_out(struct ckv_request *request, const struct ckv_record_slice *slice, uint32_t index,
+                            struct ckv_record_status *status) {
+        uint64_t left = slice->size;
         struct ckv_region *region;
         uint8_t *address;
 
@@ -94,29 +129,54 @@ static bool take_scores_out(struct ckv_request *request, struct ckv_job_group *g
                 return ckv_refuse_at(status, CKV_CODE_PERMISSION, CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_READ_ONLY, region->id, 0, 0);
         if (ckv_request_use_region(request, region))
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        group->scores.out = address;
-        group->scores.out_bytes = slice->size;
+        for (uint32_t k = 0; k < request->groups[index].part_count; k++) {
+                struct ckv_job_group *part = ckv_request_part(request, index, k);
+
+                part->scores.out = address + (slice->size - left);
+                part->scores.out_bytes = left;
+                left -= CKV_MIN(left, most_scores(part));
+        }
+        return true;
+}
+
+/* check_kind() - can scores of this kind stand for what the policies select by? */
+static bool check_kind(const struct ckv_request *request, const struct ckv_record_group *group, uint32_t index,
+                       struct ckv_record_status *status) {
+        uint32_t parts = request->groups[index].part_count;
+        bool by_row = group->score_kind == 1;
+
+        if (group->score_kind > 1)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ENUM, group->score_kind,
+                                     0, 0);
+        for (uint32_t k = 0; k < parts; k++) {
+                struct ckv_job_group *part = ckv_request_part(request, index, k);
+
+                /* how many units a policy has is not known before its budget is: only rows tell where the next part begins */
+                if (parts > 1 && (group->scores_in.region_id || group->scores_out.region_id) &&
+                    (!by_row || part->policy.layers == CKV_LAYERS_ONE))
+                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0,
+                                             CKV_D_SCORES_OF_PARTS, 0, 0, 0);
+                if (group->scores_in.region_id && !by_row && ckv_policy_selects_rows(&part->policy))
+                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ROWS_NEEDED, 0,
+                                             0, 0);
+                part->scores.by_row = by_row;
+        }
         return true;
 }
 
 bool ckv_admit_given(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
                      uint32_t index, struct ckv_record_status *ret_status) {
-        struct ckv_job_group *job_group = &request->job->groups[index];
         bool in = group->scores_in.region_id, out = group->scores_out.region_id;
 
         if (group->given_run_count) {
                 if (in || out)
                         return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, in ? CKV_F_GROUP_SCORES_IN : CKV_F_GROUP_SCORES_OUT,
                                              index, 0, CKV_D_NOT_USED, 0, 0, 0);
-                return take_given(job_group, words->given_runs, group->given_run_count, ckv_prefix_rows(request, group), index,
-                                  ret_status);
+                return take_given(ckv_request_part(request, index, 0), words->given_runs, group->given_run_count,
+                                  ckv_prefix_rows(request, group), index, ret_status) &&
+                       given_to_all(request, index, ret_status);
         }
-        if (group->score_kind > 1)
-                return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ENUM,
-                                     group->score_kind, 0, 0);
-        job_group->scores.by_row = group->score_kind == 1;
-        if (in && !job_group->scores.by_row && ckv_policy_selects_rows(&job_group->policy))
-                return ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_SCORE_KIND, index, 0, CKV_D_ROWS_NEEDED, 0, 0, 0);
-        return (!in || take_scores_in(request, job_group, &group->scores_in, index, ret_status)) &&
-               (!out || take_scores_out(request, job_group, &group->scores_out, index, ret_status));
+        return check_kind(request, group, index, ret_status) &&
+               (!in || take_scores_in(request, &group->scores_in, index, ret_status)) &&
+               (!out || take_scores_out(request, &group->scores_out, index, ret_status));
 }

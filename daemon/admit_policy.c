@@ -1,11 +1,11 @@
 /*
- * What a group is to be compressed by: policy, budget, protected spans,
- * positions, chunk lengths.  kernels/policy.c knows what is legal; this file
- * turns a record into its words and its refusals into the path of a field.
+ * What layers are to be compressed by: policy and budget.  kernels/policy.c
+ * knows what is legal by itself; this file turns a record into its words and
+ * its refusals into the path of a field, and looks at what takes the cache to
+ * judge: its layers, whether it has values, the mode of the request.
  */
 #include "daemon/admit.h"
 
-#include "base/limits.h"
 #include "base/macros.h"
 #include "daemon/cache.h"
 #include "daemon/daemon.h"
@@ -68,174 +68,62 @@ static enum ckv_field field_of(enum ckv_policy_field field) {
 
 /* refuse_fault() - a fault of kernels/policy.c as a status */
 static bool refuse_fault(struct ckv_record_status *status, const struct ckv_policy_fault *fault, enum ckv_profile profile,
-                         uint32_t index) {
+                         struct ckv_part part) {
         enum ckv_field field = field_of(fault->field);
 
         switch (fault->kind) {
         case CKV_FAULT_RANGE:
-                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, field, index, 0, CKV_D_RANGE, fault->low, fault->high,
+                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, field, part.group, part.policy, CKV_D_RANGE, fault->low, fault->high,
                                      fault->value);
         case CKV_FAULT_EVEN:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_ODD, fault->value, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_ODD, fault->value, 0, 0);
         case CKV_FAULT_ENUM:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_ENUM, fault->value, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_ENUM, fault->value, 0, 0);
         case CKV_FAULT_PROFILE:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_PROFILE_FIXES, (uint64_t)profile, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_PROFILE_FIXES, (uint64_t)profile, 0, 0);
         case CKV_FAULT_TOGETHER:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_CHUNK_AT_SUM, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_CHUNK_AT_SUM, 0, 0, 0);
         case CKV_FAULT_NONFINITE:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, index, 0, CKV_D_FINITE, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_FINITE, 0, 0, 0);
         default:
-                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, field, index, 0, CKV_D_NOT_BUILT, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, field, part.group, part.policy, CKV_D_NOT_BUILT, 0, 0, 0);
         }
-}
-
-/* take_positions() - runs (dropped, kept, ...) of positions to one position for each row */
-static bool take_positions(struct ckv_selection *selection, const uint32_t *runs, uint32_t count, uint32_t logical_len, uint32_t index,
-                           struct ckv_record_status *status) {
-        uint64_t position = 0, rows = 0;
-        uint32_t *positions;
-
-        if (count % 2)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_EVEN_COUNT, count, 0, 0);
-        positions = malloc(CKV_MAX(selection->rows, 1u) * sizeof(*positions));
-        if (!positions)
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        selection->positions = positions;
-        for (uint32_t i = 0; i < count; i++) {
-                if (runs[i] == 0 && i > 0)
-                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_LEAST, 1,
-                                             0, 0);
-                if (position + runs[i] > logical_len)
-                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_MOST,
-                                             logical_len, position + runs[i], 0);
-                for (uint32_t k = 0; i % 2 && k < runs[i]; k++) {
-                        if (rows == selection->rows)
-                                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0,
-                                                     CKV_D_AT_MOST, selection->rows, rows + 1, 0);
-                        positions[rows++] = (uint32_t)position + k;
-                }
-                position += runs[i];
-        }
-        if (rows < selection->rows)
-                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_POSITION_RUNS, index, 0, CKV_D_AT_LEAST,
-                                     selection->rows, rows, 0);
-        return true;
-}
-
-uint32_t ckv_prefix_rows(const struct ckv_request *request, const struct ckv_record_group *group) {
-        uint64_t block = request->cache->groups[group->group].tokens_per_block;
-        uint64_t whole = (group->protect_prefix + block - 1) / block * block;
-
-        return (uint32_t)CKV_MIN(whole, group->physical_len);
-}
-
-/* take_spans() - protected positions; protect_prefix becomes one more, over @prefix rows */
-static bool take_spans(struct ckv_selection *selection, const struct ckv_record_group *group, const uint32_t *words, uint32_t prefix,
-                       uint32_t index, struct ckv_record_status *status) {
-        uint32_t count = group->span_count;
-        struct ckv_policy_fault fault;
-        struct ckv_span *spans;
-
-        if (count > CKV_LIMIT_SPANS)
-                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT, index, 0, CKV_D_COUNT, 0, CKV_LIMIT_SPANS,
-                                     count);
-        if (group->protect_prefix > selection->rows)
-                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT_PREFIX, index, 0, CKV_D_AT_MOST,
-                                     selection->rows, group->protect_prefix, 0);
-        /* these profiles protect nothing: a prefix that others share would be overwritten */
-        if (!group->given_run_count && !ckv_policy_check_spans(selection->policy, count > 0 || prefix > 0, &fault))
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, count > 0 ? CKV_F_GROUP_PROTECT : CKV_F_GROUP_PROTECT_PREFIX,
-                                     index, 0, CKV_D_PROFILE_FIXES, (uint64_t)selection->policy->profile, 0, 0);
-        spans = calloc((size_t)count + 1, sizeof(*spans));
-        if (!spans)
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        selection->spans = spans;
-        for (uint32_t i = 0; i < count; i++) {
-                spans[i] = (struct ckv_span){ words[2 * i], words[2 * i + 1] };
-                if (spans[i].count == 0)
-                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_PROTECT, index, i, CKV_D_AT_LEAST, 1, 0, 0);
-        }
-        selection->span_count = count;
-        if (prefix) {
-                uint32_t first = selection->positions ? selection->positions[0] : 0;
-                uint32_t last = selection->positions ? selection->positions[prefix - 1] : prefix - 1;
-
-                spans[selection->span_count++] = (struct ckv_span){ first, last - first + 1 };
-        }
-        return true;
-}
-
-/* take_chunk_lengths() - caller-given boundaries: lengths of at least 1 that add up to the rows */
-static bool take_chunk_lengths(struct ckv_selection *selection, const struct ckv_policy *policy, const uint32_t *words, uint32_t count,
-                               uint32_t index, struct ckv_record_status *status) {
-        uint64_t sum = 0;
-        uint32_t *lengths;
-
-        if (policy->selector != CKV_SELECTOR_CHUNK_AT)
-                return count == 0 || ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_CHUNK_LENGTHS, index, 0,
-                                                   CKV_D_NOT_USED, 0, 0, 0);
-        for (uint32_t i = 0; i < count; i++) {
-                if (words[i] == 0)
-                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_AT_LEAST, 1,
-                                             0, 0);
-                sum += words[i];
-        }
-        if (sum != selection->rows)
-                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_RANGE,
-                                     selection->rows, selection->rows, sum);
-        lengths = malloc(CKV_MAX(count, 1u) * sizeof(*lengths));
-        if (!lengths)
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        for (uint32_t i = 0; i < count; i++)
-                lengths[i] = words[i];
-        selection->chunk_lengths = lengths;
-        selection->chunk_length_count = count;
-        return true;
 }
 
 /* check_latent() - without V there is nothing to weigh by, and 1 / sqrt(d) is the scale of no latent attention */
-static bool check_latent(const struct ckv_job_group *group, const struct ckv_record_group *record, uint32_t index,
+static bool check_latent(const struct ckv_job_group *group, const struct ckv_record_group *record, struct ckv_part part,
                          struct ckv_record_status *status) {
         if (group->head_dim_v > 0 || record->given_run_count || record->scores_in.region_id)
                 return true;
         if (group->policy.value_weight != CKV_WEIGHT_NONE)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, index, 0, CKV_D_NOT_USED, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, part.group, part.policy, CKV_D_NOT_USED, 0, 0, 0);
         if (group->policy.scorer != CKV_SCORER_WINDOW)
                 return true;
         if (group->policy.profile == CKV_PROFILE_KVPRESS || group->policy.profile == CKV_PROFILE_PAPER)
-                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_POLICY_PROFILE, index, 0, CKV_D_LATENT_PROFILE, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_POLICY_PROFILE, part.group, part.policy, CKV_D_LATENT_PROFILE, 0, 0, 0);
         if (group->policy.scale == 0)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, index, 0, CKV_D_MISSING, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, part.group, part.policy, CKV_D_MISSING, 0, 0, 0);
         return true;
 }
 
 bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_record_policy *policy,
-                      const struct ckv_group_words *words, uint32_t index, struct ckv_record_status *ret_status) {
-        struct ckv_job_group *job_group = &request->job->groups[index];
-        struct ckv_selection *selection = &job_group->selection;
+                      struct ckv_part part, struct ckv_record_status *ret_status) {
+        struct ckv_job_group *job_group = ckv_request_part(request, part.group, part.policy);
+        uint32_t layers = request->cache->groups[group->group].layer_count;
         struct ckv_policy_fault fault;
         struct ckv_policy asked;
 
         policy_from_record(policy, &asked);
-        /* the number of the first layer says the same as 0; a later one would need a second policy */
-        if (asked.layer_first == job_group->layers[0].number)
-                asked.layer_first = 0;
+        asked.layer_first = 0;  /* admit_parts.c has made sense of it */
         if (!ckv_policy_resolve(&asked, &job_group->policy, &fault) ||
             (!group->given_run_count &&
              !ckv_policy_check_budget(&job_group->policy, group->keep_ratio, group->max_tokens, &fault)))
-                return refuse_fault(ret_status, &fault, asked.profile, index);
+                return refuse_fault(ret_status, &fault, asked.profile, part);
         job_group->policy.layer_first = job_group->layers[0].number;
-        if (job_group->policy.reuse > job_group->layer_count)
-                return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_REUSE, index, 0, CKV_D_RANGE, 1,
-                                     job_group->layer_count, job_group->policy.reuse);
-        if (!check_latent(job_group, group, index, ret_status))
-                return false;
-        selection->keep_ratio = group->keep_ratio;
-        selection->max_tokens = group->max_tokens;
-        if (group->position_run_count &&
-            !take_positions(selection, words->position_runs, group->position_run_count, request->logical_len, index, ret_status))
-                return false;
-        return take_spans(selection, group, words->spans, ckv_prefix_rows(request, group), index, ret_status) &&
-               take_chunk_lengths(selection, &job_group->policy, words->chunk_lengths, group->chunk_length_count, index, ret_status);
+        if (job_group->policy.reuse > layers)
+                return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_REUSE, part.group, part.policy, CKV_D_RANGE, 1,
+                                     layers, job_group->policy.reuse);
+        job_group->selection.keep_ratio = group->keep_ratio;
+        job_group->selection.max_tokens = group->max_tokens;
+        return check_latent(job_group, group, part, ret_status);
 }

@@ -8,17 +8,52 @@
 #include "base/checked.h"
 #include "base/limits.h"
 #include "base/macros.h"
+#include "daemon/cache.h"
 #include "daemon/daemon.h"
 #include "daemon/extent.h"
 #include "daemon/refuse.h"
 #include "daemon/region.h"
 
+#include <errno.h>
+
+enum { H2O_ROWS_MAX = 32768 };  /* w = L: work and queries grow with the square of it */
+
+static bool reads_queries(enum ckv_scorer scorer) {
+        return scorer == CKV_SCORER_WINDOW || scorer == CKV_SCORER_RAW_QK || scorer == CKV_SCORER_DROP;
+}
+
+static bool is_h2o(const struct ckv_job_group *group) {
+        return group->policy.selector == CKV_SELECTOR_H2O;
+}
+
+/* window_of() - query rows that vote */
+static uint32_t window_of(const struct ckv_job_group *group) {
+        return is_h2o(group) ? group->selection.rows : group->policy.window;
+}
+
 static bool needs_queries(const struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
 
-        return !group->given && !group->scores.in && (policy->scorer == CKV_SCORER_WINDOW || policy->scorer == CKV_SCORER_RAW_QK) &&
-               policy->selector != CKV_SELECTOR_STREAMING && group->selection.rows > 0 &&
-               group->selection.rows >= policy->min_tokens && group->selection.rows >= policy->window;
+        return !group->given && !group->scores.in && reads_queries(policy->scorer) && policy->selector != CKV_SELECTOR_STREAMING &&
+               group->selection.rows > 0 && group->selection.rows >= policy->min_tokens && group->selection.rows >= window_of(group);
+}
+
+/* check_h2o() - a query for each row, and no more rows than that is bearable for */
+static bool check_h2o(const struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *status) {
+        for (uint32_t i = 0; i < request->group_count; i++)
+                for (uint32_t k = 0; k < request->groups[i].part_count; k++) {
+                        const struct ckv_job_group *group = ckv_request_part(request, i, k);
+
+                        if (!needs_queries(group) || !is_h2o(group))
+                                continue;
+                        if (group->selection.rows > H2O_ROWS_MAX)
+                                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_SELECTOR, i, k, CKV_D_H2O_TOO_LONG,
+                                                     H2O_ROWS_MAX, group->selection.rows, 0);
+                        if (body->has_queries && body->query_rows != group->selection.rows)
+                                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_ROWS, CKV_D_ALL_ROWS,
+                                                  group->selection.rows, body->query_rows, 0);
+                }
+        return true;
 }
 
 /* check_rows() - do the given rows serve each group that needs them? */
@@ -29,28 +64,29 @@ static bool check_rows(const struct ckv_job *job, const struct ckv_record_compre
 
                 if (!needs_queries(group))
                         continue;
-                if (body->query_rows < group->policy.window)
-                        return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_ROWS, CKV_D_QUERY_ROWS, group->policy.window,
+                if (body->query_rows < window_of(group))
+                        return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_ROWS, CKV_D_QUERY_ROWS, window_of(group),
                                           body->query_rows, 0);
                 last = ckv_job_last_row(job, group);
                 if (last >= group->selection.rows)
                         return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_QUERY_PAST_END, last,
                                           group->selection.rows - 1, 0);
-                if (last + 1 < group->policy.window)
+                if (last + 1 < window_of(group))
                         return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_AT_LEAST,
-                                          group->policy.window - 1, last, 0);
+                                          window_of(group) - 1, last, 0);
         }
         return true;
 }
 
-/* check_form() - dtype, counts, strides; *ret_element is the size of one element */
-static bool check_form(const struct ckv_record_compress *body, uint64_t *ret_element, struct ckv_record_status *status) {
+/* check_form() - dtype, counts (@most_rows: of queries), strides; *ret_element is the size of one element */
+static bool check_form(const struct ckv_record_compress *body, uint32_t most_rows, uint64_t *ret_element,
+                       struct ckv_record_status *status) {
         uint64_t element;
 
         if (body->query_dtype < CKV_DTYPE_F32 || body->query_dtype > CKV_DTYPE_BF16)
                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_DTYPE, CKV_D_ENUM, body->query_dtype, 0, 0);
-        if (body->query_rows < 1 || body->query_rows > 256)
-                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_ROWS, CKV_D_RANGE, 1, 256, body->query_rows);
+        if (body->query_rows < 1 || body->query_rows > most_rows)
+                return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_ROWS, CKV_D_RANGE, 1, most_rows, body->query_rows);
         if (body->query_ring_start >= body->query_rows)
                 return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_RING_START, CKV_D_AT_MOST, body->query_rows - 1,
                                   body->query_ring_start, 0);
@@ -68,22 +104,59 @@ static bool check_form(const struct ckv_record_compress *body, uint64_t *ret_ele
         return true;
 }
 
-/* find_index() - place of a layer among those whose queries are present: its index in the given list, or its rank
- * among the layers of all groups; -1 if it is not listed */
-static int64_t find_index(const struct ckv_job *job, const struct ckv_compress_parts *parts, uint32_t number) {
-        const uint32_t *listed = parts->query_layers;
-        int64_t rank = 0;
+/* Which layers have queries, by layer number. */
+struct places {
+        struct ckv_query_place *of;     /* [count] */
+        uint32_t count, layers;         /* one more than the highest layer number of the cache; layers present */
+        uint64_t heads;                 /* query heads of all layers present */
+};
 
-        if (parts->body->query_layer_count) {
-                for (uint32_t i = 0; i < parts->body->query_layer_count && listed[i] <= number; i++)
-                        if (listed[i] == number)
-                                return i;
-                return -1;
+static void places_deinit(struct places *places) {
+        free(places->of);
+}
+
+/* add_place() - the next layer present; layers that the cache does not have take no room */
+static void add_place(struct places *places, uint32_t number) {
+        struct ckv_query_place *place = number < places->count ? &places->of[number] : NULL;
+
+        if (place) {
+                place->present = true;
+                place->index = places->layers;
+                place->heads_before = places->heads;
+                places->heads += place->q_heads;
         }
-        for (uint32_t i = 0; i < job->group_count; i++)
-                for (uint32_t k = 0; k < job->groups[i].layer_count && job->groups[i].layers[k].number < number; k++)
-                        rank++;
-        return rank;
+        places->layers++;
+}
+
+/* find_places() - of the listed layers, else of all layers of all groups named, ascending. Return: 0 or -ENOMEM. */
+static int find_places(const struct ckv_request *request, const struct ckv_compress_parts *parts, struct places *ret_places) {
+        const struct ckv_cache *cache = request->cache;
+        struct places *places = ret_places;
+
+        for (uint32_t i = 0; i < cache->group_count; i++)
+                places->count = CKV_MAX(places->count, cache->groups[i].layers[cache->groups[i].layer_count - 1].number + 1);
+        places->of = calloc(places->count, sizeof(*places->of));
+        if (!places->of)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < cache->group_count; i++)
+                for (uint32_t k = 0; k < cache->groups[i].layer_count; k++)
+                        places->of[cache->groups[i].layers[k].number].q_heads = cache->groups[i].q_heads;
+        for (uint32_t i = 0; i < parts->body->query_layer_count; i++)
+                add_place(places, parts->query_layers[i]);
+        if (parts->body->query_layer_count)
+                return 0;
+        for (uint32_t i = 0; i < request->job->group_count; i++)
+                for (uint32_t k = 0; k < request->job->groups[i].layer_count; k++)
+                        places->of[request->job->groups[i].layers[k].number].present = true;
+        for (uint32_t number = 0; number < places->count; number++)
+                if (places->of[number].present)
+                        add_place(places, number);
+        return 0;
+}
+
+/* leads() - is layer @k of a part scored? Leaders are counted over the whole group; the first layer of a part leads itself. */
+static bool leads(const struct ckv_job_group *group, uint32_t k) {
+        return k == 0 || (group->layer_index + k) % group->policy.reuse == 0;
 }
 
 /* place_layer() - address of one layer's queries; all of them must lie in the slice, at bytes of their own */
@@ -106,19 +179,46 @@ static bool place_layer(const struct ckv_job_group *group, struct ckv_job_layer 
         return true;
 }
 
+/* place_groups() - the queries of every layer that has them, and that each layer to be scored does */
+static bool place_groups(const struct ckv_job *job, const struct ckv_record_compress *body, const struct places *places,
+                         const uint8_t *address, uint64_t element, struct ckv_record_status *status) {
+        for (uint32_t i = 0; i < job->group_count; i++) {
+                struct ckv_job_group *group = &job->groups[i];
+
+                for (uint32_t k = 0; needs_queries(group) && k < group->layer_count; k++) {
+                        const struct ckv_query_place *place = &places->of[group->layers[k].number];
+
+                        if (!place->present && leads(group, k))
+                                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_QUERY_LAYER_MISSING,
+                                                  group->layers[k].number, 0, 0);
+                        if (place->present && !place_layer(group, &group->layers[k], place->index, body, address, element, status))
+                                return false;
+                }
+        }
+        return true;
+}
+
 bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_parts *parts, struct ckv_record_status *ret_status) {
         const struct ckv_record_compress *body = parts->body;
+        _cleanup_(places_deinit) struct places places = { 0 };
         struct ckv_job *job = request->job;
         struct ckv_region *region;
         uint8_t *address;
         uint64_t element;
-        bool needed = false;
+        bool needed = false, all_rows = false;
 
-        for (uint32_t i = 0; i < job->group_count; i++)
+        for (uint32_t i = 0; i < job->group_count; i++) {
                 needed = needed || needs_queries(&job->groups[i]);
+                all_rows = all_rows || is_h2o(&job->groups[i]);
+        }
+        if (!check_h2o(request, body, ret_status))
+                return false;
+        if (!body->has_queries && (body->lse.region_id || body->sink_logits.region_id))
+                return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, body->lse.region_id ? CKV_F_QUERIES_LSE : CKV_F_QUERIES_SINK_LOGITS,
+                                  CKV_D_NOT_USED, 0, 0, 0);
         if (!body->has_queries)
-                return !needed || ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_MISSING, 0, 0, 0);
-        if (!check_form(body, &element, ret_status))
+                return !needed || ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_NEEDS_QUERIES, 0, 0, 0);
+        if (!check_form(body, all_rows ? H2O_ROWS_MAX : CKV_LIMIT_QUERY_ROWS, &element, ret_status))
                 return false;
         for (uint32_t i = 1; i < body->query_layer_count; i++)
                 if (parts->query_layers[i] <= parts->query_layers[i - 1])
@@ -136,21 +236,8 @@ bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_pa
         };
         if (!check_rows(job, body, ret_status))
                 return false;
-        for (uint32_t i = 0; i < job->group_count; i++) {
-                struct ckv_job_group *group = &job->groups[i];
-
-                if (!needs_queries(group))
-                        continue;
-                for (uint32_t k = 0; k < group->layer_count; k++) {
-                        int64_t index = find_index(job, parts, group->layers[k].number);
-                        bool scored = k % group->policy.reuse == 0;
-
-                        if (index < 0 && scored)
-                                return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_QUERY_LAYER_MISSING,
-                                                  group->layers[k].number, 0, 0);
-                        if (index >= 0 && !place_layer(group, &group->layers[k], (uint64_t)index, body, address, element, ret_status))
-                                return false;
-                }
-        }
-        return true;
+        if (find_places(request, parts, &places))
+                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        return place_groups(job, body, &places, address, element, ret_status) &&
+               ckv_admit_floats(request, parts, places.of, places.layers, places.heads, ret_status);
 }

@@ -201,7 +201,7 @@ static void hand_over(struct table *t, struct ckv_row_table *ret_table) {
 
 bool ckv_admit_tables(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
                       uint32_t index, uint32_t num_blocks, struct ckv_record_status *ret_status) {
-        struct ckv_job_group *job_group = &request->job->groups[index];
+        struct ckv_job_group *job_group = ckv_request_part(request, index, 0);
         uint32_t rows = group->physical_len, per_block = request->cache->groups[group->group].tokens_per_block;
         _cleanup_(table_deinit) struct table source = {
                 .index = index, .field = CKV_F_GROUP_TABLE, .form_field = CKV_F_GROUP_TABLE_FORM, .from_field = CKV_F_GROUP_TABLE_FROM,

@@ -40,10 +40,14 @@ static bool hits_cache(const struct ckv_request *request, const struct output *o
 
 static bool hits_input(const struct ckv_request *request, const struct output *output, const struct ckv_record_compress *body,
                        const struct ckv_record_group *groups) {
-        struct ckv_place place = place_of(request, &body->queries);
+        const struct ckv_record_slice *of_queries[] = { &body->queries, &body->lse, &body->sink_logits };
+        struct ckv_place place;
 
-        if (ckv_places_overlap(&output->place, &place))
-                return true;
+        for (size_t k = 0; k < CKV_ARRAY_SIZE(of_queries); k++) {
+                place = place_of(request, of_queries[k]);
+                if (ckv_places_overlap(&output->place, &place))
+                        return true;
+        }
         for (uint32_t i = 0; i < body->group_count; i++) {
                 const struct ckv_record_slice *inputs[] = { &groups[i].table_from, &groups[i].destination_from, &groups[i].scores_in };
 

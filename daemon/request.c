@@ -47,13 +47,21 @@ struct ckv_request *ckv_request_free(struct ckv_request *request) {
         for (uint32_t i = 0; i < request->region_count; i++)
                 request->regions[i]->request_uses--;
         free(request->regions);
-        free(request->table_forms);
+        free(request->groups);
         if (request->cache)
                 request->cache->request_uses--;
         ckv_charge_deinit(&request->bytes_charge);
         ckv_charge_deinit(&request->requests_charge);
         free(request);
         return NULL;
+}
+
+uint32_t ckv_request_group_of(const struct ckv_request *request, uint32_t part) {
+        uint32_t i = 0;
+
+        while (i + 1 < request->group_count && part >= request->groups[i + 1].first_part)
+                i++;
+        return i;
 }
 
 static void link_request(struct ckv_request *request) {
@@ -86,9 +94,10 @@ static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struc
         for (uint32_t i = 0; request->job && i < request->job->group_count; i++) {
                 const struct ckv_job_group *group = &request->job->groups[i];
 
-                bytes += (uint64_t)group->selection.rows * (group->selection.positions ? 8 : 4) +
-                         (uint64_t)group->layer_count * sizeof(*group->layers) + group->scores.in_count * sizeof(float) +
-                         (group->destination.entries ? (uint64_t)group->selection.rows * 4 : 0);
+                bytes += (uint64_t)group->layer_count * sizeof(*group->layers) + group->scores.in_count * sizeof(float);
+                if (!group->shares_lists)
+                        bytes += (uint64_t)group->selection.rows * ((group->selection.positions ? 8 : 4) +
+                                                                    (group->destination.entries ? 4 : 0));
         }
         if (ckv_charge_init(&request->bytes_charge, tenant, CKV_SLOT_QUEUED_BYTES, bytes))
                 return ckv_refuse_quota(status, tenant, CKV_SLOT_QUEUED_BYTES, bytes, CKV_F_NONE);
@@ -147,7 +156,7 @@ void ckv_requests_cancel_all(struct ckv_session *session) {
 static bool plan_failed(const struct ckv_request *request, struct ckv_record_status *status) {
         const struct ckv_job *job = request->job;
         const struct ckv_job_group *group = &job->groups[job->fail_group];
-        uint32_t index = job->fail_group;
+        uint32_t index = ckv_request_group_of(request, job->fail_group);
         uint64_t now = ckv_now_nsec();
 
         if (request->cancelled)
@@ -216,7 +225,7 @@ static bool may_commit(const struct ckv_request *request, struct ckv_record_stat
                 return ckv_refuse(status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
                                   (now - request->job->deadline_nsec) / CKV_NSEC_PER_USEC, 0, 0);
         for (uint32_t i = 0; i < request->job->group_count; i++)
-                if (!destination_fits(&request->job->groups[i], i, status))
+                if (!destination_fits(&request->job->groups[i], ckv_request_group_of(request, i), status))
                         return false;
         return ckv_request_intact(request, status);
 }

@@ -24,6 +24,12 @@ enum ckv_phase {
 enum ckv_mode { CKV_MODE_NONE, CKV_MODE_PLAN, CKV_MODE_IN_PLACE, CKV_MODE_COPY_OUT };
 enum ckv_reply_form { CKV_REPLY_RUNS, CKV_REPLY_ROWS, CKV_REPLY_IN_REGION, CKV_REPLY_IN_SLOT, CKV_REPLY_NO_SETS };
 
+/* One GroupJob of the request: a group of the cache, cut into groups of the job where policies change. */
+struct ckv_request_group {
+        uint32_t first_part, part_count;        /* in job->groups */
+        uint32_t table_form;                    /* TableForm as asked */
+};
+
 struct ckv_request {
         struct ckv_session *session;
         struct ckv_request *prev, *next;        /* session->requests */
@@ -41,7 +47,8 @@ struct ckv_request {
         struct ckv_region **regions;            /* [region_count] each counts one request use */
         uint32_t region_count;
         struct ckv_job *job;
-        uint32_t *table_forms;                  /* [job->group_count] TableForm as asked */
+        struct ckv_request_group *groups;       /* [group_count] in the order of the request */
+        uint32_t group_count;
         struct ckv_charge requests_charge, bytes_charge;
 };
 
@@ -54,6 +61,9 @@ struct ckv_request {
 bool ckv_request_start(struct ckv_session *session, const struct ckv_route *route, const struct ckv_record *record,
                        const uint8_t *attachment, uint32_t bytes, struct ckv_window_entry *entry,
                        struct ckv_record_status *ret_status);
+
+/* ckv_request_group_of() - the place in the request of the group that job->groups[@part] is a part of */
+uint32_t ckv_request_group_of(const struct ckv_request *request, uint32_t part);
 
 /* ckv_request_cancel() - before the commit: true, and the request will be answered CANCELLED; after it: false */
 bool ckv_request_cancel(struct ckv_request *request);

@@ -73,7 +73,7 @@ void ckv_window_forget(struct ckv_window_entry *entry) {
         entry_clear(entry);
 }
 
-/* drop_sets() - keep group results and policies, which lie first, and let the sets and their words go */
+/* drop_sets() - keep group results, policies and kept mass, which lie first, and let the sets and their words go */
 static void drop_sets(struct ckv_answer *answer) {
         struct ckv_record_result *result = &answer->record.body.result;
         uint8_t *shorter;
@@ -82,7 +82,8 @@ static void drop_sets(struct ckv_answer *answer) {
         if (result->answer != CKV_ANSWER_COMPRESSED || result->u.compressed.set_count == 0)
                 return;
         bytes = (uint32_t)(result->u.compressed.group_count * sizeof(struct ckv_record_group_result) +
-                           result->u.compressed.policy_count * sizeof(struct ckv_record_policy));
+                           result->u.compressed.policy_count * sizeof(struct ckv_record_policy) +
+                           result->u.compressed.mass_count * sizeof(float));
         for (uint32_t i = 0; i < result->u.compressed.group_count; i++) {
                 struct ckv_record_group_result group;
                 uint8_t *at = answer->attachment + i * sizeof(group);

@@ -41,9 +41,11 @@ struct ckv_job *ckv_job_free(struct ckv_job *job) {
                 free(group->budgets);
                 free(group->kept_mass);
                 free(group->layers);
+                free(group->scores.in);
+                if (group->shares_lists)
+                        continue;
                 free_const(group->table.entries);
                 free_const(group->destination.entries);
-                free(group->scores.in);
                 free_const(group->selection.positions);
                 free_const(group->selection.spans);
                 free_const(group->selection.chunk_lengths);

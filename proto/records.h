@@ -216,9 +216,10 @@ struct ckv_record_result {
                 struct { uint32_t region_id, shared; } region;
                 struct { uint32_t cache_id, fast_path; } cache;
                 struct {
-                        uint32_t phase, logical_len, group_count, policy_count, set_count, word_count, reply_form, zero;
+                        uint32_t phase, logical_len, group_count, policy_count, set_count, word_count, reply_form, mass_count;
                         uint32_t queue_us, score_us, select_us, move_us, total_us, zero2;
-                        /* ring: ckv_record_group_result[group_count], ckv_record_policy[policy_count],
+                        /* ring: ckv_record_group_result[group_count], ckv_record_policy[policy_count], mass_count floats: the
+                         * kept mass of each layer, group after group; then
                          * ckv_record_set[set_count], then word_count words: for each set its runs, then its position runs */
                 } compressed;
                 struct { uint64_t target_request_id; uint32_t phase, code, cache, zero; } outcome;
@@ -232,6 +233,7 @@ struct ckv_record_group_result {
         uint32_t policy_count;          /* of this group, in order */
         uint32_t sets_sent;             /* ckv_record_set entries of this group that follow */
         uint32_t set_count;             /* GroupResult.set_count */
+        uint32_t mass_count, zero;      /* of this group: one for each layer, or none */
         uint64_t kept_digest, bytes_moved;
 };
 
@@ -252,6 +254,22 @@ struct ckv_record_access {
         uint32_t zero;
 };
 
+/* Why a gate closed a connection at accept. */
+enum ckv_refused {
+        CKV_REFUSED_ACCESS,             /* its user may not connect here */
+        CKV_REFUSED_COUNT,              /* its user has as many as it may */
+        CKV_REFUSED_RATE,               /* its user connects too often */
+        CKV_REFUSED_DESCRIPTORS,        /* the gate has no descriptor left */
+        CKV_REFUSED_N,
+};
+
+struct ckv_record_stats {               /* STATS: after a change, at most once a second, or when a user comes; counts since its start */
+        uint32_t open, uid_count;       /* connections now, and of how many users */
+        uint32_t uids[16];              /* [uid_count] of them */
+        uint64_t refused[CKV_REFUSED_N];
+        uint64_t dropped_messages, dropped_replies, dropped_peers;      /* no sender named; no reader; shut down for not reading */
+};
+
 struct ckv_record {
         struct ckv_record_head head;
         union {
@@ -265,6 +283,7 @@ struct ckv_record {
                 struct ckv_record_welcome welcome;
                 struct ckv_record_result result;
                 struct ckv_record_limits limits;
+                struct ckv_record_stats stats;
         } body;
 };
 
@@ -278,6 +297,8 @@ static_assert(sizeof(struct ckv_record_group) == 160, "group");
 static_assert(sizeof(struct ckv_record_policy) == 128, "policy");
 static_assert(sizeof(struct ckv_record_status) == 48, "status");
 static_assert(sizeof(struct ckv_record_access) == 16, "access");
+static_assert(sizeof(struct ckv_record_group_result) == 64, "group result");
+static_assert(sizeof(struct ckv_record_stats) == 128, "stats");
 static_assert(sizeof(struct ckv_record_welcome) <= CKV_RECORD_BODY_BYTES, "welcome");
 static_assert(sizeof(struct ckv_record_result) <= CKV_RECORD_BODY_BYTES, "result");
 

@@ -142,7 +142,7 @@ test_explain_LIBS := $(chunkkv_LIBS)
 test_explain_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
 $(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
 TESTS += test_side
-test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/tenant.c daemon/loop_thread.c \
+test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c \
         daemon/options.c
 test_side_LIBS := ipc base
 test_side_LDLIBS := $(CHECK_LDLIBS) -lsystemd
@@ -154,14 +154,15 @@ test_daemon_process_LDLIBS := $(CHECK_LDLIBS)
 # what the daemon does for its service manager
 TESTS += test_service
 test_service_SOURCES := tests/test_service.c tests/support_files.c daemon/watchdog.c daemon/reload.c daemon/memory_limit.c \
-        daemon/tenant.c daemon/loop_thread.c
+        daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c
 test_service_LIBS := base
 test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # admission and answers of the core, without a process
 TESTS += test_reply_bounds
-CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_given.c admit_policy.c admit_queries.c admit_table.c answer.c \
-        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c window.c)
+CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
+        admit_queries.c admit_reply.c admit_table.c answer.c \
+        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c window.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)
 test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
@@ -175,3 +176,9 @@ $(1)_LIBS := kernels proto ipc base
 $(1)_LDLIBS := $$(CHECK_LDLIBS) -lsystemd
 endef
 $(foreach t,$(CORE_TESTS),$(eval $(call core_test,$(t))))
+
+# charges, shares between users, and what is said of them
+TESTS += test_tenant
+test_tenant_SOURCES := tests/test_tenant.c $(addprefix daemon/,tenant.c share.c breach.c loop_thread.c options.c)
+test_tenant_LIBS := base
+test_tenant_LDLIBS := $(CHECK_LDLIBS) -lsystemd

@@ -88,10 +88,10 @@ END_TEST
 START_TEST(policy_against_the_group) {
         ADMITTED(ask.policies[0].reuse = LAYERS);
         REFUSED(OUT_OF_RANGE, POLICY_REUSE, RANGE, ask.policies[0].reuse = LAYERS + 1);
-        REFUSED(UNSUPPORTED, POLICY_LAYER_FIRST, NOT_BUILT, ask.policies[0].layer_first = 1);
+        REFUSED(INVALID_ARGUMENT, POLICY_LAYER_FIRST, FIRST_POLICY, ask.policies[0].layer_first = 1);
         core.cache->groups[0].layers[0].number = 1;   /* as if the group began there */
         ADMITTED(ask.policies[0].layer_first = 1);
-        REFUSED(UNSUPPORTED, POLICY_LAYER_FIRST, NOT_BUILT, ask.policies[0].layer_first = 2);
+        REFUSED(INVALID_ARGUMENT, POLICY_LAYER_FIRST, FIRST_POLICY, ask.policies[0].layer_first = 2);
         core.cache->groups[0].layers[0].number = 0;
         REFUSED(OUT_OF_RANGE, POLICY_WINDOW, RANGE, ask.policies[0].window = 257);
         REFUSED(INVALID_ARGUMENT, POLICY_POOL_SIZE, ODD, ask.policies[0].pool_size = 4);

@@ -76,10 +76,8 @@ START_TEST(forms) {
         REFUSED(INVALID_ARGUMENT, QUERIES_HEAD_STRIDE, UNALIGNED, ask.body.query_head_stride += 1);
         REFUSED(INVALID_ARGUMENT, QUERIES_ROW_STRIDE, UNALIGNED, ask.body.query_row_stride += 3);
         REFUSED(INVALID_ARGUMENT, QUERIES_DATA, UNALIGNED, ask.body.queries.offset += 2);
-        REFUSED(INVALID_ARGUMENT, QUERIES, MISSING, ask.body.has_queries = 0);
+        REFUSED(INVALID_ARGUMENT, QUERIES, NEEDS_QUERIES, ask.body.has_queries = 0);
         REFUSED(NOT_FOUND, QUERIES_DATA, UNKNOWN_ID, ask.body.queries.region_id = 3);
-        REFUSED(UNSUPPORTED, QUERIES_LSE, NOT_BUILT, ask.body.lse.region_id = 1);
-        REFUSED(UNSUPPORTED, QUERIES_SINK_LOGITS, NOT_BUILT, ask.body.sink_logits.size = 1);
 }
 END_TEST
 
@@ -161,7 +159,7 @@ START_TEST(not_needed) {
                 ask.body.has_queries = 0;
                 ask.words[i].given_runs = given;
                 ask.groups[i].given_run_count = 2;
-                core_refused(&core, &ask, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_MISSING);
+                core_refused(&core, &ask, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_NEEDS_QUERIES);
                 ask.groups[1 - i].score_kind = 1;
                 ask.groups[1 - i].scores_in = (struct ckv_record_slice){ .region_id = CORE_WRITABLE,
                                                                          .offset = core.spare_at,
@@ -169,7 +167,7 @@ START_TEST(not_needed) {
                 ck_assert_int_eq(core_run(&core, &ask)->code, CKV_CODE_OK);
         }
         ADMITTED(ask.body.has_queries = 0; ask.groups[0].physical_len = 45; ask.groups[1].physical_len = 0);
-        REFUSED(INVALID_ARGUMENT, QUERIES, MISSING, ask.body.has_queries = 0; ask.groups[0].physical_len = 46;
+        REFUSED(INVALID_ARGUMENT, QUERIES, NEEDS_QUERIES, ask.body.has_queries = 0; ask.groups[0].physical_len = 46;
                 ask.groups[1].physical_len = 0);
 }
 END_TEST
