@@ -270,7 +270,7 @@ static void set_shape(struct ckv_cpu_score *score) {
         } else
                 score->factor = scale * log2e;
         for (uint32_t t = 0; t < policy->window && !score->raw; t++)
-                ckv_ref_visible(score->job, group, t, &score->low[t], &score->high[t]);
+                ckv_ref_visible(score->job, group, policy->window - 1 - t, &score->low[t], &score->high[t]);
         per_head = (uint64_t)score->per_group * group->selection.rows * sizeof(float) +
                    (uint64_t)score->query_padded * (group->head_dim_k + 2 * (uint64_t)score->segments + 2) * sizeof(float);
         score->band = (uint32_t)CKV_MIN(CKV_MAX(BAND_BYTES / per_head, 1), group->kv_heads);

@@ -39,38 +39,114 @@ void ckv_ref_load_query(const struct ckv_job *job, const struct ckv_job_group *g
                         uint32_t row, uint32_t head, float *ret_values);
 
 /**
- * ckv_ref_visible() - the rows that one window query may see, as a range
- * @t:        0 .. w-1; the w newest of the given query rows vote, t = w-1 is the newest
+ * ckv_ref_visible() - the rows that one query may see, as a range
+ * @back:     query rows back from the newest one, which is 0
  * @ret_low:  first row
  * @ret_high: row behind the last; positions ascend, so what is between is all visible
  *
  * Causal by position, and no further back than policy.sliding (section 3, window).
  */
-void ckv_ref_visible(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t t, uint32_t *ret_low,
+void ckv_ref_visible(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t back, uint32_t *ret_low,
                      uint32_t *ret_high);
+
+/* Query rows that take part, as ranges of the rows that were given: 0 is the oldest of them. */
+struct ckv_query_rows {
+        uint32_t vote_first, vote_end;          /* whose weights are added up, or whose largest counts */
+        uint32_t contrast_first, contrast_end;  /* whose mean is subtracted; equal: nothing is */
+};
+
+/**
+ * ckv_ref_query_rows() - which of the given query rows take part in S1
+ *
+ * The newest window rows vote, of these only the newest vote_rows where that is given. The contrast counts back from the
+ * newest over all rows given, those before the window included, as far as the sequence reaches (section 3, contrast).
+ */
+struct ckv_query_rows ckv_ref_query_rows(const struct ckv_job *job, const struct ckv_job_group *group);
+
+/* ckv_ref_seen() - by how many of the voting queries each row is seen: [L + 1], the last one scratch */
+void ckv_ref_seen(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t *ret_seen);
 
 /* ckv_ref_scale() - the factor on q.k: policy.scale, or 1 / sqrt(head_dim_k) where that is 0 */
 double ckv_ref_scale(const struct ckv_job_group *group);
 
+/* ckv_ref_lse() - the log-sum-exp of head @head of given query row @row; it lies in the same ring as the queries */
+float ckv_ref_lse(const struct ckv_job *job, const struct ckv_job_layer *layer, uint32_t row, uint32_t head);
+
+/* ckv_ref_sink_logit() - of query head @head; -infinity, which is none, where the layer has none */
+float ckv_ref_sink_logit(const struct ckv_job_layer *layer, uint32_t head);
+
+/* ckv_ref_lse_wrong() - R40: @above is the most that a logit exceeds the log-sum-exp by, @sum what the weights add up to */
+bool ckv_ref_lse_wrong(double lse, double above, double sum);
+
 /**
- * ckv_ref_score_head() - S1: the weights of one query head, norm included
+ * ckv_ref_score_head() - S1 of scorers window and raw_qk: the weights of one query head, norm, contrast and mute included
  * @head:  query head h; it reads KV head h / (q_heads / kv_heads)
  * @ret_a: [L] A[h][j]
  *
  * Rows that no query may see are never read (R34).
  *
- * Return: 0 or -ENOMEM.
+ * Return: 0, -ENOMEM, or 1 if a log-sum-exp of this head is wrong (R40).
  */
 int ckv_ref_score_head(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
                        uint32_t head, double *ret_a);
 
+/* ckv_ref_scores_kv_heads() - does the scorer give S[g][j] of KV heads, and not A[h][j] of query heads? */
+static inline bool ckv_ref_scores_kv_heads(const struct ckv_policy *policy) {
+        return policy->scorer != CKV_SCORER_WINDOW && policy->scorer != CKV_SCORER_RAW_QK;
+}
+
 /**
- * ckv_ref_pool() - S2 over one head
+ * ckv_ref_score_keys() - scorers knorm, keydiff, lagkv and vk_ratio: one KV head
+ * @ret_s: [L] S[g][j]
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int ckv_ref_score_keys(const struct ckv_job_group *group, const struct ckv_job_layer *layer, uint32_t head, double *ret_s);
+
+enum { CKV_LAG_ROWS = 128, CKV_LAG_SINKS = 4 };         /* m and n_s of lagkv */
+
+/* ckv_ref_lag_partitions() - lagkv: partitions that are scored; 0: the sequence is too short, and scores go by row */
+uint32_t ckv_ref_lag_partitions(uint32_t rows);
+
+/**
+ * ckv_ref_lag_partition() - lagkv: scores of partition @index of one KV head, which starts at row 4 + 128 * index
+ * @scratch: [3 * (the larger number of dimensions of K and V)]
+ * @ret_s:   [L] S[g][j]; the rows of the partition are written
+ */
+void ckv_ref_lag_partition(const struct ckv_job_group *group, const struct ckv_job_layer *layer, uint32_t head, uint32_t index,
+                           float *scratch, double *ret_s);
+
+/* ckv_ref_lag_default() - lagkv: S of row @row where no partition that is scored holds it */
+double ckv_ref_lag_default(uint32_t rows, uint32_t row);
+
+/**
+ * ckv_ref_score_drop() - scorer drop: one KV head
+ * @ret_s: [L] S[g][j]
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int ckv_ref_score_drop(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
+                       uint32_t head, double *ret_s);
+
+/* ckv_ref_pool_domain() - how many rows S2 pools: L - w with queries, L without, and L - r in profile vote */
+uint32_t ckv_ref_pool_domain(const struct ckv_job_group *group);
+
+/**
+ * ckv_ref_pool() - S2 over one head, pool none, avg or max
  * @a:       [rows]
- * @domain:  rows [0, domain) are pooled, the others copied; L - w for window scorers
+ * @domain:  rows [0, domain) are pooled, the others copied
  * @ret_out: [rows], not @a
  */
 void ckv_ref_pool(const struct ckv_policy *policy, const double *a, uint32_t rows, uint32_t domain, double *ret_out);
+
+/**
+ * ckv_ref_leak() - S2 over one head, pool = leak, in place
+ * @a:      [rows >= domain], not negative
+ * @domain: rows [0, domain) are pooled
+ *
+ * Each row gets the largest of a[i] * 0.92^|i - j| * 0.3^(ends of the caller's chunks between i and j).
+ */
+void ckv_ref_leak(const struct ckv_selection *selection, uint32_t domain, double *a);
 
 /**
  * ckv_ref_reduce_heads() - S3: group, weigh by the norms of V, reduce the KV heads

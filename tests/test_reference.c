@@ -357,21 +357,21 @@ START_TEST(visibility_goes_by_position) {
         for (uint32_t j = 0; j < L; j++)
                 positions[j] = j < 20 ? j : j + 15;             /* rows 44 .. 47 at 59 .. 62 */
         begin(&mj, 1, &plain, (struct ckv_policy){ .sliding = 30 });
-        ckv_ref_visible(mj.job, mj.group, 3, &low, &high);
+        ckv_ref_visible(mj.job, mj.group, 0, &low, &high);
         ck_assert_uint_eq(low, 18);
         ck_assert_uint_eq(high, 48);
-        ckv_ref_visible(mj.job, mj.group, 0, &low, &high);
+        ckv_ref_visible(mj.job, mj.group, 3, &low, &high);
         ck_assert_uint_eq(low, 15);
         ck_assert_uint_eq(high, 45);
         mj.group->selection.positions = positions;              /* owned by the job from here */
-        ckv_ref_visible(mj.job, mj.group, 3, &low, &high);      /* position 62 sees 33 .. 62 */
+        ckv_ref_visible(mj.job, mj.group, 0, &low, &high);      /* position 62 sees 33 .. 62 */
         ck_assert_uint_eq(low, 20);
         ck_assert_uint_eq(high, 48);
         mj.group->policy.sliding = 45;                          /* 18 .. 62 */
-        ckv_ref_visible(mj.job, mj.group, 3, &low, &high);
+        ckv_ref_visible(mj.job, mj.group, 0, &low, &high);
         ck_assert_uint_eq(low, 18);
         mj.group->policy.sliding = UINT32_MAX;
-        ckv_ref_visible(mj.job, mj.group, 0, &low, &high);
+        ckv_ref_visible(mj.job, mj.group, 3, &low, &high);
         ck_assert_uint_eq(low, 0);
         ck_assert_uint_eq(high, 45);
         model_job_deinit(&mj);
