@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "daemon/options.h"
+#include "daemon/share.h"
 #include "daemon/tenant.h"
 #include "kernels/backend.h"
 
@@ -43,6 +44,7 @@ struct ckv_daemon {
         struct ckv_tenant *tenants;     /* hash by uid */
         struct ckv_session *sessions;   /* hash by token */
         uint64_t mapped_bytes;          /* that one user may register: --mapped-bytes, or what the memory limit leaves */
+        struct ckv_share shares[_CKV_SLOT_N];   /* what all tenants draw from together */
         bool draining;                  /* SIGTERM: new work is refused, running jobs end */
         struct ckv_engine *engine;      /* daemon/engine.c: jobs in flight and waiting */
 };

@@ -9,22 +9,38 @@
 
 #include "base/hash.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ckv_daemon;
 
-/* Numbers of enum Slot in chunkkv.proto. */
+/* Numbers of enum Slot in chunkkv.proto, and behind them what is counted but has no name there. */
 enum ckv_slot {
         CKV_SLOT_NONE, CKV_SLOT_CONNECTIONS, CKV_SLOT_SESSIONS, CKV_SLOT_REGIONS, CKV_SLOT_MAPPED_BYTES, CKV_SLOT_REQUESTS,
-        CKV_SLOT_QUEUED_BYTES, CKV_SLOT_FDS, CKV_SLOT_DEVICE_TIME, _CKV_SLOT_N,
+        CKV_SLOT_QUEUED_BYTES, CKV_SLOT_FDS, CKV_SLOT_DEVICE_TIME,
+        CKV_SLOT_FILES,                 /* descriptors behind mapped regions; told to clients as REGIONS */
+        _CKV_SLOT_N,
 };
+
+/* A slot that is used up: one line in the log, and then a count. */
+struct ckv_breach {
+        bool logged;                    /* until the slot falls below half of @used */
+        uint64_t used;                  /* when it was refused first */
+        uint64_t last_nsec;             /* when the last line was written; 0: never */
+        uint64_t suppressed;            /* refusals without a line since then */
+};
+
+struct ckv_evictable;
 
 struct ckv_tenant {
         struct ckv_daemon *daemon;
         uint32_t uid;
         uint32_t refs;
-        uint64_t used[_CKV_SLOT_N];
-        uint64_t limit[_CKV_SLOT_N];
+        uint64_t used[_CKV_SLOT_N];     /* DEVICE_TIME: always 0, see daemon/device_time.h */
+        uint64_t limit[_CKV_SLOT_N];    /* this user's own maxima */
+        struct ckv_breach breaches[_CKV_SLOT_N];
+        struct ckv_evictable *evictables;       /* list, oldest first */
+        uint64_t evictable_bytes;               /* all of them */
         UT_hash_handle hh;              /* daemon->tenants, by uid */
 };
 
@@ -46,15 +62,57 @@ struct ckv_tenant *ckv_tenant_unref(struct ckv_tenant *tenant);
 /* ckv_tenants_set_limits() - the limits in force, which have changed, to all tenants there are */
 void ckv_tenants_set_limits(struct ckv_daemon *daemon);
 
+/*
+ * Something that a tenant holds only because there is room: it is charged to QUEUED_BYTES and makes way, oldest first, when
+ * a charge of that slot would fail for the user's own maximum.  Embedded in what it pays for.
+ */
+struct ckv_evictable {
+        struct ckv_evictable *prev, *next;      /* tenant->evictables */
+        struct ckv_charge charge;
+        void (*evict)(struct ckv_evictable *evictable);
+};
+
+/**
+ * ckv_tenant_most() - how much of a slot a tenant could hold at most now
+ *
+ * The smaller of its own maximum and its share of what all tenants draw from, and at least what it holds. Not for
+ * DEVICE_TIME.
+ */
+uint64_t ckv_tenant_most(const struct ckv_tenant *tenant, enum ckv_slot slot);
+
 /**
  * ckv_charge_init() - take @amount of @slot from a tenant
  * @charge: zeroed or deinitialised before
+ *
+ * A refusal is logged once for each tenant and slot, until the slot falls below half.  QUEUED_BYTES: what is evictable of
+ * this tenant goes first.
  *
  * Return: 0, or CKV_TENANT_E_QUOTA with nothing taken.
  */
 int ckv_charge_init(struct ckv_charge *charge, struct ckv_tenant *tenant, enum ckv_slot slot, uint64_t amount);
 
+/* ckv_charge_resize() - an open charge to another amount, more or less. Return: as ckv_charge_init(), the old amount stays. */
+int ckv_charge_resize(struct ckv_charge *charge, uint64_t amount);
+
 /* ckv_charge_deinit() - give back what was taken; fine on a zeroed or deinitialised charge */
 void ckv_charge_deinit(struct ckv_charge *charge);
+
+/* ckv_charge_move() - the charge @from is now that of @to, which was zeroed or deinitialised before */
+void ckv_charge_move(struct ckv_charge *from, struct ckv_charge *to);
+
+/**
+ * ckv_evictable_init() - charge QUEUED_BYTES for something that may go at any time
+ * @evictable: zeroed or deinitialised before; the newest from now on
+ * @evict:     called to free what is paid for; must end in ckv_evictable_deinit(), and charge nothing
+ *
+ * Older ones of the tenant make way. A refusal is not logged: it is no fault of the tenant.
+ *
+ * Return: 0, or CKV_TENANT_E_QUOTA: it cannot be held even alone.
+ */
+int ckv_evictable_init(struct ckv_evictable *evictable, struct ckv_tenant *tenant, uint64_t bytes,
+                       void (*evict)(struct ckv_evictable *evictable));
+
+/* ckv_evictable_deinit() - out of the list, the charge back; fine on a zeroed or deinitialised one */
+void ckv_evictable_deinit(struct ckv_evictable *evictable);
 
 #endif

@@ -180,5 +180,5 @@ $(foreach t,$(CORE_TESTS),$(eval $(call core_test,$(t))))
 # charges, shares between users, and what is said of them
 TESTS += test_tenant
 test_tenant_SOURCES := tests/test_tenant.c $(addprefix daemon/,tenant.c share.c breach.c loop_thread.c options.c)
-test_tenant_LIBS := base
+test_tenant_LIBS := proto base
 test_tenant_LDLIBS := $(CHECK_LDLIBS) -lsystemd
