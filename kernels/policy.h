@@ -75,7 +75,7 @@ struct ckv_policy {
         enum ckv_layer_reduce layer_reduce;
         uint32_t given;          /* CKV_GIVEN_* bits; resolved: all bits that matter are set */
         uint32_t layer_first;    /* number of the first layer this policy holds for; 0 = first of the group */
-        uint32_t window;         /* w: query rows that vote, 1 .. 256 */
+        uint32_t window;         /* w: query rows that vote, 1 .. 256; resolved with selector h2o: 0, all; see ckv_policy_window() */
         uint32_t chunk;          /* c: rows of a chunk, 1 .. 1024 */
         uint32_t sinks;          /* n_s: protected first rows, 0 .. 1024 */
         uint32_t recent;         /* r: protected newest rows */
@@ -84,7 +84,14 @@ struct ckv_policy {
         uint32_t reuse;          /* each n-th compressed layer scores, >= 1 */
         uint32_t align;          /* rows, 1 .. 1024 */
         uint32_t sliding;        /* rows of the sliding window; 0 = full attention */
-        uint32_t spike_keep, page, beta, heavy, recent_part, vote_rows, contrast_first, contrast_end, mute;
+        uint32_t spike_keep;     /* chunk_eg: most rows of a unit whose mass lies in few, 1 .. chunk - 1 */
+        uint32_t page;           /* selector page: rows of the engine's block, 1 .. 1024 */
+        uint32_t beta;           /* PyramidKV budgets, >= 1; 0 = every layer gets B */
+        uint32_t heavy;          /* h2o: millionths of L for heavy hitters, beside the recent ones */
+        uint32_t recent_part;    /* h2o: millionths of L protected at the end */
+        uint32_t vote_rows;      /* window_reduce = max: over this many newest rows, 1 .. w; else 0 */
+        uint32_t contrast_first, contrast_end;   /* see ckv_policy_window(); contrast_end 0 = none */
+        uint32_t mute;           /* first rows whose scores count as 0, 0 .. 1024 */
         double scale;            /* 0 = 1 / sqrt(head_dim_k), filled in by the scorer */
         double softcap;          /* 0 = none */
 };
@@ -95,21 +102,76 @@ enum ckv_policy_fault_kind {
         CKV_FAULT_RANGE,         /* value outside [low, high] */
         CKV_FAULT_EVEN,          /* pool_size must be odd */
         CKV_FAULT_ENUM,          /* no such value */
-        CKV_FAULT_PROFILE,       /* the profile does not allow this parameter to be set */
-        CKV_FAULT_UNSUPPORTED,   /* legal, but this build has no such method */
-        CKV_FAULT_TOGETHER,      /* legal alone: unit_reduce = sum with selector chunk_at */
+        CKV_FAULT_PROFILE,       /* the profile does not allow this parameter to be set, or to this value */
+        CKV_FAULT_UNSUPPORTED,   /* no method of this profile: kvpress has no press for this scorer, or for this selector */
+        CKV_FAULT_TOGETHER,      /* legal alone, not with other = other_value: unit_reduce = sum with selector chunk_at */
         CKV_FAULT_NONFINITE,     /* scale or softcap not finite, or negative */
+        CKV_FAULT_MISSING,       /* must be given, because other = other_value: page with selector page */
+
+        /* of ckv_policy_check_use(): the policy is legal, but not for this request */
+        CKV_FAULT_NO_QUERIES,    /* needs queries (low = rows of them) and none came: knorm, keydiff, lagkv, vk_ratio need none */
+        CKV_FAULT_FEW_QUERIES,   /* value rows of queries came, low are needed; selector h2o: those of every row */
+        CKV_FAULT_NO_VALUES,     /* needs V, and the cache has none (latent) */
+        CKV_FAULT_NO_SCORES,     /* scorer given without scores_in */
+        CKV_FAULT_TOO_LONG,      /* selector h2o: value rows, at most high */
+        CKV_FAULT_PLAN_ONLY,     /* selector page moves nothing: it is for mode PLAN; to move rows take selector chunk */
+        CKV_FAULT_NO_PLAN,       /* heads = each is no list of rows: IN_PLACE or COPY_OUT, or heads = sum */
+        CKV_FAULT_NO_SLOTS,      /* heads = each in place in a table of slots: COPY_OUT, or heads = sum */
 };
 
 struct ckv_policy_fault {
         enum ckv_policy_fault_kind kind;
-        enum ckv_policy_field field;
+        enum ckv_policy_field field;     /* the parameter to change */
         uint64_t value, low, high;
+        enum ckv_policy_field other;     /* TOGETHER, MISSING: the parameter it collides with */
+        uint64_t other_value;
+};
+
+/* What a policy is to be used for; everything that ckv_policy_check_use() needs to know of a request. */
+struct ckv_policy_use {
+        uint32_t rows;           /* L */
+        uint32_t query_rows;     /* rows of queries that were given; 0: none */
+        bool values;             /* the cache has V */
+        bool scores;             /* the caller brings scores (scores_in): nothing is scored here */
+        bool plan;               /* mode PLAN: nothing moves */
+        bool in_place;           /* mode IN_PLACE */
+        bool slots;              /* the row table names a slot for each row, not blocks */
+};
+
+enum {
+        CKV_H2O_ROWS_MAX = 32768,        /* selector h2o costs the square of the rows */
+        CKV_WINDOW_STANDIN = 32,         /* w of scorers without queries, in r = w and min_tokens */
 };
 
 /* ckv_policy_selects_rows() - does selection look at T32[j], not at units alone? Of a resolved policy. */
 static inline bool ckv_policy_selects_rows(const struct ckv_policy *policy) {
         return policy->fill == CKV_FILL_BEST || policy->selector == CKV_SELECTOR_CHUNK_EG;
+}
+
+/* ckv_policy_reads_queries() - are rows scored by what queries say of them? Of a resolved policy. */
+static inline bool ckv_policy_reads_queries(const struct ckv_policy *policy) {
+        return policy->selector != CKV_SELECTOR_STREAMING &&
+               (policy->scorer == CKV_SCORER_WINDOW || policy->scorer == CKV_SCORER_RAW_QK || policy->scorer == CKV_SCORER_DROP);
+}
+
+/*
+ * ckv_policy_window() - w: the newest rows of queries that vote on a sequence of @rows rows, and that must be given.
+ * Selector h2o: all of them (its policy.window is 0).  Contrast reads older ones as well, as far as they were given:
+ * rows contrast_first .. min(contrast_end, given) - 1, counted back from the newest; none if contrast_end is 0.
+ */
+static inline uint32_t ckv_policy_window(const struct ckv_policy *policy, uint32_t rows) {
+        return policy->selector == CKV_SELECTOR_H2O ? rows : policy->window;
+}
+
+/* ckv_policy_takes_lengths() - does the caller say where chunks (chunk_at) or sentences (pool leak) end? */
+static inline bool ckv_policy_takes_lengths(const struct ckv_policy *policy) {
+        return policy->selector == CKV_SELECTOR_CHUNK_AT || policy->pool == CKV_POOL_LEAK;
+}
+
+/* ckv_policy_counts_chunks() - profiles whose budget is a number of chunks: paper, and kvpress' ChunkKVPress */
+static inline bool ckv_policy_counts_chunks(const struct ckv_policy *policy) {
+        return policy->profile == CKV_PROFILE_PAPER ||
+               (policy->profile == CKV_PROFILE_KVPRESS && policy->selector == CKV_SELECTOR_CHUNK);
 }
 
 /**
@@ -121,7 +183,9 @@ static inline bool ckv_policy_selects_rows(const struct ckv_policy *policy) {
  * Ranges and defaults are those of algorithm.md 6.1.  Bounds that depend on the
  * sequence (w <= L, r <= L) are not looked at here.
  *
- * Return: true if the policy is legal and this build has its methods.
+ * layer_first is handed through: what it must be depends on the cache.
+ *
+ * Return: true if the policy is legal.
  */
 bool ckv_policy_resolve(const struct ckv_policy *asked, struct ckv_policy *ret_policy,
                         struct ckv_policy_fault *ret_fault);
@@ -133,7 +197,8 @@ bool ckv_policy_resolve(const struct ckv_policy *asked, struct ckv_policy *ret_p
  * @max_tokens: rows, 0 = not given
  * @ret_fault:  what is wrong, written only on failure
  *
- * One of the two must be given; profile kvpress knows keep_ratio only.  That profile paper wants
+ * One of the two must be given; profile kvpress knows keep_ratio only, and selector h2o neither: its budget is heavy and
+ * recent_part.  That profile paper wants
  * L_max >= w depends on the sequence and is an outcome of ckv_select_budget().
  */
 bool ckv_policy_check_budget(const struct ckv_policy *policy, uint32_t keep_ratio, uint32_t max_tokens,
@@ -146,6 +211,17 @@ bool ckv_policy_check_budget(const struct ckv_policy *policy, uint32_t keep_rati
  * @ret_fault:  what is wrong, written only on failure
  */
 bool ckv_policy_check_spans(const struct ckv_policy *policy, uint64_t span_count, struct ckv_policy_fault *ret_fault);
+
+/**
+ * ckv_policy_check_use() - can a legal policy be used in this request?
+ * @policy:    resolved
+ * @use:       what was sent along
+ * @ret_fault: what is missing or in the way, written only on failure
+ *
+ * Queries are asked for only where rows are scored: not with the caller's scores, nor for a sequence that is kept whole because
+ * it is short (R20).
+ */
+bool ckv_policy_check_use(const struct ckv_policy *policy, const struct ckv_policy_use *use, struct ckv_policy_fault *ret_fault);
 
 /* ckv_policy_field_name() - "window", "pool_size", ...: the word of the wire; "" for CKV_FIELD_NONE */
 const char *ckv_policy_field_name(enum ckv_policy_field field);

@@ -1,6 +1,7 @@
 /*
- * What a request may ask for: defaults of each profile, ranges at limit - 1,
- * limit and limit + 1, what kvpress and paper keep closed, what is not built.
+ * What a request may ask for: defaults of each profile and selector, ranges at
+ * limit - 1, limit and limit + 1, what kvpress and paper keep closed, what does
+ * not go together, and what a policy needs from the request it comes in.
  */
 #include "kernels/policy.h"
 
@@ -159,7 +160,7 @@ START_TEST(enums_without_such_a_value) {
         assert_fault(p, CKV_FAULT_ENUM, CKV_FIELD_SCORER);
         p = (struct ckv_policy){ .selector = (enum ckv_selector)8 };
         assert_fault(p, CKV_FAULT_ENUM, CKV_FIELD_SELECTOR);
-        p = (struct ckv_policy){ .pool = (enum ckv_pool)4 };
+        p = (struct ckv_policy){ .pool = (enum ckv_pool)5 };
         assert_fault(p, CKV_FAULT_ENUM, CKV_FIELD_POOL);
         p = (struct ckv_policy){ .value_weight = (enum ckv_value_weight)3 };
         assert_fault(p, CKV_FAULT_ENUM, CKV_FIELD_VALUE_WEIGHT);
@@ -195,8 +196,9 @@ START_TEST(closed_profiles) {
                              CKV_FIELD_ALIGN);
                 assert_fault((struct ckv_policy){ .profile = closed[i], .reuse = 2 }, CKV_FAULT_PROFILE,
                              CKV_FIELD_REUSE);
-                assert_fault((struct ckv_policy){ .profile = closed[i], .selector = CKV_SELECTOR_TOKEN },
+                assert_fault((struct ckv_policy){ .profile = closed[i], .selector = CKV_SELECTOR_PAGE },
                              CKV_FAULT_UNSUPPORTED, CKV_FIELD_SELECTOR);
+                assert_fault((struct ckv_policy){ .profile = closed[i], .pool = CKV_POOL_LEAK }, CKV_FAULT_PROFILE, CKV_FIELD_POOL);
         }
         ck_assert_int_eq(resolved((struct ckv_policy){ .profile = CKV_PROFILE_PAPER, .join = CKV_JOIN_UNION }).join,
                          CKV_JOIN_UNION);
@@ -204,38 +206,197 @@ START_TEST(closed_profiles) {
                      CKV_FIELD_JOIN);
         assert_fault((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .scorer = CKV_SCORER_RAW_QK },
                      CKV_FAULT_UNSUPPORTED, CKV_FIELD_SCORER);
+        assert_fault((struct ckv_policy){ .profile = CKV_PROFILE_PAPER, .selector = CKV_SELECTOR_TOKEN }, CKV_FAULT_UNSUPPORTED,
+                     CKV_FIELD_SELECTOR);
+        assert_fault((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .beta = 20 }, CKV_FAULT_PROFILE, CKV_FIELD_BETA);
 }
 END_TEST
 
-START_TEST(not_built) {
-        const enum ckv_scorer scorers[] = { CKV_SCORER_DROP, CKV_SCORER_KNORM, CKV_SCORER_KEYDIFF, CKV_SCORER_LAGKV,
-                                            CKV_SCORER_VK_RATIO, CKV_SCORER_GIVEN };
-        const enum ckv_selector selectors[] = { CKV_SELECTOR_STREAMING, CKV_SELECTOR_H2O, CKV_SELECTOR_PAGE };
+START_TEST(defaults_vote) {
+        struct ckv_policy p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_VOTE });
 
-        for (size_t i = 0; i < sizeof(scorers) / sizeof(scorers[0]); i++)
-                assert_fault((struct ckv_policy){ .scorer = scorers[i] }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_SCORER);
-        for (size_t i = 0; i < sizeof(selectors) / sizeof(selectors[0]); i++)
-                assert_fault((struct ckv_policy){ .selector = selectors[i] }, CKV_FAULT_UNSUPPORTED,
-                             CKV_FIELD_SELECTOR);
-        assert_fault((struct ckv_policy){ .profile = CKV_PROFILE_VOTE }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_PROFILE);
-        assert_fault((struct ckv_policy){ .heads = CKV_HEADS_EACH }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_HEADS);
-        assert_fault((struct ckv_policy){ .layer_first = 3 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_LAYER_FIRST);
-        assert_fault((struct ckv_policy){ .beta = 20 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_BETA);
-        assert_fault((struct ckv_policy){ .page = 16 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_PAGE);
+        ck_assert_int_eq(p.selector, CKV_SELECTOR_TOKEN);
+        ck_assert_int_eq(p.layers, CKV_LAYERS_ONE);
+        ck_assert_int_eq(p.layer_reduce, CKV_LAYER_TOP4);
+        ck_assert_int_eq(p.window_reduce, CKV_ROWS_MAX);
+        ck_assert_int_eq(p.pool, CKV_POOL_MAX);
+        ck_assert_uint_eq(p.pool_size, 21);
+        ck_assert_int_eq(p.group_heads, CKV_GROUP_MAX);
+        ck_assert_int_eq(p.heads, CKV_HEADS_MAX);
+        ck_assert_uint_eq(p.sinks, 1);
+        ck_assert_uint_eq(p.recent, 4);
+        ck_assert_uint_eq(p.min_tokens, 22);
+        ck_assert_uint_eq(p.window, 8);
+        ck_assert_uint_eq(p.vote_rows, 8);
+        ck_assert_uint_eq(p.contrast_first, 32);
+        ck_assert_uint_eq(p.contrast_end, 64);
+        ck_assert_uint_eq(p.mute, 4);
+        /* each layer its own set: then there is nothing to put together */
+        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_VOTE, .layers = CKV_LAYERS_EACH, .window = 4 });
+        ck_assert_int_eq(p.layer_reduce, CKV_LAYER_SUM);
+        ck_assert_uint_eq(p.vote_rows, 4);
+        /* and its options by themselves */
+        p = resolved((struct ckv_policy){ .window_reduce = CKV_ROWS_MAX, .layers = CKV_LAYERS_ONE, .layer_reduce = CKV_LAYER_TOP4,
+                                          .contrast_first = 32, .contrast_end = 64, .mute = 4,
+                                          .given = CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE });
+        ck_assert_uint_eq(p.vote_rows, 32);
+        ck_assert_uint_eq(p.contrast_end, 64);
+        ck_assert_uint_eq(p.mute, 4);
+        p = resolved((struct ckv_policy){ 0 });
+        ck_assert_uint_eq(p.vote_rows + p.contrast_first + p.contrast_end + p.mute, 0);
+}
+END_TEST
+
+START_TEST(defaults_of_scorers_without_queries) {
+        const enum ckv_scorer scorers[] = { CKV_SCORER_KNORM, CKV_SCORER_KEYDIFF, CKV_SCORER_LAGKV, CKV_SCORER_VK_RATIO,
+                                            CKV_SCORER_GIVEN };
+
+        for (size_t i = 0; i < sizeof(scorers) / sizeof(scorers[0]); i++) {
+                struct ckv_policy p = resolved((struct ckv_policy){ .scorer = scorers[i], .window = 7 });
+
+                ck_assert(!ckv_policy_reads_queries(&p));
+                ck_assert_uint_eq(p.recent, 32);
+                ck_assert_uint_eq(p.min_tokens, 46);
+        }
+        ck_assert(ckv_policy_reads_queries(&(struct ckv_policy){ .scorer = CKV_SCORER_DROP }));
+        ck_assert_uint_eq(resolved((struct ckv_policy){ .scorer = CKV_SCORER_DROP, .window = 7 }).recent, 7);
+}
+END_TEST
+
+START_TEST(defaults_of_selectors) {
+        struct ckv_policy p = resolved((struct ckv_policy){ .selector = CKV_SELECTOR_STREAMING });
+
+        ck_assert_uint_eq(p.sinks, 4);
+        ck_assert_uint_eq(p.recent, 1);
+        ck_assert(!ckv_policy_reads_queries(&p));
+        p = resolved((struct ckv_policy){ .selector = CKV_SELECTOR_H2O });
+        ck_assert_uint_eq(p.sinks + p.recent, 0);
+        ck_assert_uint_eq(p.heavy, 100000);
+        ck_assert_uint_eq(p.recent_part, 100000);
+        ck_assert_uint_eq(p.min_tokens, 42);
+        ck_assert_uint_eq(ckv_policy_window(&p, 777), 777);
+        p = resolved((struct ckv_policy){ .selector = CKV_SELECTOR_H2O, .heavy = 1000000 });
+        ck_assert_uint_eq(p.recent_part, 0);
+        p = resolved((struct ckv_policy){ .selector = CKV_SELECTOR_PAGE, .page = 16 });
+        ck_assert_int_eq(p.layers, CKV_LAYERS_ONE);
+        ck_assert_int_eq(p.fill, CKV_FILL_NONE);
+        /* R54: what kvpress' presses keep for each KV head, and what for all */
+        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_TOKEN });
+        ck_assert_int_eq(p.heads, CKV_HEADS_EACH);
+        ck_assert_int_eq(p.pool, CKV_POOL_AVG);
+        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_TOKEN, .window = 1 });
+        ck_assert_int_eq(p.heads, CKV_HEADS_SUM);
+        ck_assert_int_eq(p.pool, CKV_POOL_NONE);
+        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_CHUNK_EG });
+        ck_assert_int_eq(p.heads, CKV_HEADS_SUM);
+        ck_assert_uint_eq(p.spike_keep, 4);
+}
+END_TEST
+
+/* other is what TOGETHER and MISSING name beside the field. */
+static void assert_collides(struct ckv_policy asked, enum ckv_policy_fault_kind kind, enum ckv_policy_field field,
+                            enum ckv_policy_field other) {
+        struct ckv_policy_fault fault = refused(asked);
+
+        ck_assert_int_eq(fault.kind, kind);
+        ck_assert_int_eq(fault.field, field);
+        ck_assert_int_eq(fault.other, other);
+}
+
+START_TEST(what_does_not_go_together) {
+        const struct {
+                struct ckv_policy asked;
+                enum ckv_policy_field field, other;
+        } cases[] = {
+                { { .selector = CKV_SELECTOR_H2O, .scorer = CKV_SCORER_KNORM }, CKV_FIELD_SCORER, CKV_FIELD_SELECTOR },
+                { { .selector = CKV_SELECTOR_H2O, .given = CKV_GIVEN_RECENT }, CKV_FIELD_RECENT, CKV_FIELD_SELECTOR },
+                { { .heavy = 1 }, CKV_FIELD_HEAVY, CKV_FIELD_SELECTOR },
+                { { .recent_part = 1 }, CKV_FIELD_RECENT_PART, CKV_FIELD_SELECTOR },
+                { { .page = 16 }, CKV_FIELD_PAGE, CKV_FIELD_SELECTOR },
+                { { .selector = CKV_SELECTOR_PAGE, .page = 16, .layers = CKV_LAYERS_EACH }, CKV_FIELD_LAYERS, CKV_FIELD_SELECTOR },
+                { { .selector = CKV_SELECTOR_PAGE, .page = 16, .fill = CKV_FILL_LEAD }, CKV_FIELD_FILL, CKV_FIELD_SELECTOR },
+                { { .selector = CKV_SELECTOR_PAGE, .page = 16, .heads = CKV_HEADS_EACH }, CKV_FIELD_HEADS, CKV_FIELD_LAYERS },
+                { { .selector = CKV_SELECTOR_STREAMING, .heads = CKV_HEADS_EACH }, CKV_FIELD_HEADS, CKV_FIELD_SELECTOR },
+                { { .heads = CKV_HEADS_EACH, .layers = CKV_LAYERS_ONE }, CKV_FIELD_HEADS, CKV_FIELD_LAYERS },
+                { { .heads = CKV_HEADS_EACH, .fill = CKV_FILL_NONE }, CKV_FIELD_FILL, CKV_FIELD_HEADS },
+                { { .beta = 20, .layers = CKV_LAYERS_ONE }, CKV_FIELD_BETA, CKV_FIELD_LAYERS },
+                { { .layer_reduce = CKV_LAYER_TOP4 }, CKV_FIELD_LAYER_REDUCE, CKV_FIELD_LAYERS },
+                { { .window_reduce = CKV_ROWS_MAX, .norm = CKV_NORM_MEAN }, CKV_FIELD_NORM, CKV_FIELD_WINDOW_REDUCE },
+                { { .window_reduce = CKV_ROWS_MAX, .scorer = CKV_SCORER_RAW_QK }, CKV_FIELD_SCORER, CKV_FIELD_WINDOW_REDUCE },
+                { { .window_reduce = CKV_ROWS_MAX, .selector = CKV_SELECTOR_H2O }, CKV_FIELD_WINDOW_REDUCE, CKV_FIELD_SELECTOR },
+                { { .vote_rows = 8 }, CKV_FIELD_VOTE_ROWS, CKV_FIELD_WINDOW_REDUCE },
+                { { .scorer = CKV_SCORER_KEYDIFF, .contrast_end = 64, .given = CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END },
+                  CKV_FIELD_SCORER, CKV_FIELD_CONTRAST_END },
+        };
+
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+                assert_collides(cases[i].asked, CKV_FAULT_TOGETHER, cases[i].field, cases[i].other);
+        assert_collides((struct ckv_policy){ .selector = CKV_SELECTOR_PAGE }, CKV_FAULT_MISSING, CKV_FIELD_PAGE, CKV_FIELD_SELECTOR);
+        assert_collides((struct ckv_policy){ .contrast_first = 32, .given = CKV_GIVEN_CONTRAST_FIRST }, CKV_FAULT_MISSING,
+                        CKV_FIELD_CONTRAST_END, CKV_FIELD_CONTRAST_FIRST);
+        assert_fault((struct ckv_policy){ .contrast_first = 33, .contrast_end = 32,
+                                          .given = CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END }, CKV_FAULT_RANGE,
+                     CKV_FIELD_CONTRAST_END);
+        assert_fault((struct ckv_policy){ .window = 8, .window_reduce = CKV_ROWS_MAX, .vote_rows = 9 }, CKV_FAULT_RANGE,
+                     CKV_FIELD_VOTE_ROWS);
+        assert_fault((struct ckv_policy){ .selector = CKV_SELECTOR_H2O, .heavy = 600000, .recent_part = 400001 }, CKV_FAULT_RANGE,
+                     CKV_FIELD_RECENT_PART);
+        assert_fault((struct ckv_policy){ .selector = CKV_SELECTOR_STREAMING, .given = CKV_GIVEN_RECENT }, CKV_FAULT_RANGE,
+                     CKV_FIELD_RECENT);
         assert_fault((struct ckv_policy){ .spike_keep = 1024 }, CKV_FAULT_RANGE, CKV_FIELD_SPIKE_KEEP);
         assert_fault((struct ckv_policy){ .selector = CKV_SELECTOR_CHUNK_EG, .spike_keep = 10 }, CKV_FAULT_RANGE,
                      CKV_FIELD_SPIKE_KEEP);
         assert_fault((struct ckv_policy){ .selector = CKV_SELECTOR_CHUNK_EG, .chunk = 1 }, CKV_FAULT_RANGE, CKV_FIELD_CHUNK);
-        assert_fault((struct ckv_policy){ .heavy = 1 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_HEAVY);
-        assert_fault((struct ckv_policy){ .recent_part = 1 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_RECENT_PART);
-        assert_fault((struct ckv_policy){ .vote_rows = 8 }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_VOTE_ROWS);
-        assert_fault((struct ckv_policy){ .given = CKV_GIVEN_CONTRAST_FIRST }, CKV_FAULT_UNSUPPORTED,
-                     CKV_FIELD_CONTRAST_FIRST);
-        assert_fault((struct ckv_policy){ .given = CKV_GIVEN_MUTE }, CKV_FAULT_UNSUPPORTED, CKV_FIELD_MUTE);
-        assert_fault((struct ckv_policy){ .window_reduce = CKV_ROWS_MAX }, CKV_FAULT_UNSUPPORTED,
-                     CKV_FIELD_WINDOW_REDUCE);
-        assert_fault((struct ckv_policy){ .layer_reduce = CKV_LAYER_TOP4 }, CKV_FAULT_UNSUPPORTED,
-                     CKV_FIELD_LAYER_REDUCE);
+}
+END_TEST
+
+static void assert_use(struct ckv_policy asked, struct ckv_policy_use use, enum ckv_policy_fault_kind kind,
+                       enum ckv_policy_field field) {
+        struct ckv_policy policy = resolved(asked);
+        struct ckv_policy_fault fault = { 0 };
+
+        ck_assert_int_eq(ckv_policy_check_use(&policy, &use, &fault), kind == CKV_FAULT_NONE);
+        ck_assert_int_eq(fault.kind, kind);
+        ck_assert_int_eq(fault.field, field);
+}
+
+START_TEST(what_a_policy_needs_of_a_request) {
+        const struct ckv_policy_use bare = { .rows = 100, .plan = true }, with = { .rows = 100, .plan = true, .query_rows = 32, .values = true };
+        struct ckv_policy_use use = with;
+
+        assert_use((struct ckv_policy){ 0 }, with, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        assert_use((struct ckv_policy){ 0 }, bare, CKV_FAULT_NO_QUERIES, CKV_FIELD_SCORER);
+        assert_use((struct ckv_policy){ .scorer = CKV_SCORER_KNORM }, bare, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        assert_use((struct ckv_policy){ .selector = CKV_SELECTOR_STREAMING }, bare, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        assert_use((struct ckv_policy){ .window = 33 }, with, CKV_FAULT_FEW_QUERIES, CKV_FIELD_WINDOW);
+        assert_use((struct ckv_policy){ .profile = CKV_PROFILE_VOTE }, with, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        assert_use((struct ckv_policy){ .selector = CKV_SELECTOR_H2O }, with, CKV_FAULT_FEW_QUERIES, CKV_FIELD_SELECTOR);
+        assert_use((struct ckv_policy){ .scorer = CKV_SCORER_LAGKV }, bare, CKV_FAULT_NO_VALUES, CKV_FIELD_SCORER);
+        assert_use((struct ckv_policy){ .value_weight = CKV_WEIGHT_L1 }, bare, CKV_FAULT_NO_VALUES, CKV_FIELD_VALUE_WEIGHT);
+        assert_use((struct ckv_policy){ .scorer = CKV_SCORER_GIVEN }, with, CKV_FAULT_NO_SCORES, CKV_FIELD_SCORER);
+        assert_use((struct ckv_policy){ .heads = CKV_HEADS_EACH }, with, CKV_FAULT_NO_PLAN, CKV_FIELD_HEADS);
+        /* too short to be scored: nothing is needed */
+        use = bare;
+        use.rows = 45;
+        assert_use((struct ckv_policy){ 0 }, use, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        use.rows = 46;
+        assert_use((struct ckv_policy){ 0 }, use, CKV_FAULT_NO_QUERIES, CKV_FIELD_SCORER);
+        use.scores = true;
+        assert_use((struct ckv_policy){ .scorer = CKV_SCORER_GIVEN }, use, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        use = (struct ckv_policy_use){ .rows = CKV_H2O_ROWS_MAX, .query_rows = CKV_H2O_ROWS_MAX + 1, .plan = true, .values = true };
+        assert_use((struct ckv_policy){ .selector = CKV_SELECTOR_H2O }, use, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        use.rows++;
+        assert_use((struct ckv_policy){ .selector = CKV_SELECTOR_H2O }, use, CKV_FAULT_TOO_LONG, CKV_FIELD_SELECTOR);
+        use = with;
+        use.plan = false;
+        use.in_place = true;
+        assert_use((struct ckv_policy){ .selector = CKV_SELECTOR_PAGE, .page = 16 }, with, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        assert_use((struct ckv_policy){ .selector = CKV_SELECTOR_PAGE, .page = 16 }, use, CKV_FAULT_PLAN_ONLY, CKV_FIELD_SELECTOR);
+        assert_use((struct ckv_policy){ .heads = CKV_HEADS_EACH }, use, CKV_FAULT_NONE, CKV_FIELD_NONE);
+        use.slots = true;
+        assert_use((struct ckv_policy){ .heads = CKV_HEADS_EACH }, use, CKV_FAULT_NO_SLOTS, CKV_FIELD_HEADS);
+        use.in_place = false;
+        assert_use((struct ckv_policy){ .heads = CKV_HEADS_EACH }, use, CKV_FAULT_NONE, CKV_FIELD_NONE);
 }
 END_TEST
 
@@ -243,6 +404,7 @@ START_TEST(budget_fields) {
         struct ckv_policy ours = resolved((struct ckv_policy){ 0 });
         struct ckv_policy kvpress = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS });
         struct ckv_policy paper = resolved((struct ckv_policy){ .profile = CKV_PROFILE_PAPER });
+        struct ckv_policy h2o = resolved((struct ckv_policy){ .selector = CKV_SELECTOR_H2O });
         struct ckv_policy_fault fault;
 
         ck_assert(ckv_policy_check_budget(&ours, 1, 0, &fault));
@@ -260,6 +422,12 @@ START_TEST(budget_fields) {
         ck_assert_int_eq(fault.field, CKV_FIELD_MAX_TOKENS);
         ck_assert(!ckv_policy_check_budget(&kvpress, 0, 0, &fault));
         ck_assert_int_eq(fault.field, CKV_FIELD_KEEP_RATIO);
+        ck_assert(ckv_policy_check_budget(&h2o, 0, 0, &fault));
+        ck_assert(!ckv_policy_check_budget(&h2o, 100000, 0, &fault));
+        ck_assert_int_eq(fault.kind, CKV_FAULT_TOGETHER);
+        ck_assert_int_eq(fault.field, CKV_FIELD_KEEP_RATIO);
+        ck_assert(!ckv_policy_check_budget(&h2o, 0, 64, &fault));
+        ck_assert_int_eq(fault.field, CKV_FIELD_MAX_TOKENS);
         ck_assert(ckv_policy_check_spans(&ours, 1024, &fault));
         ck_assert(!ckv_policy_check_spans(&ours, 1025, &fault));
         ck_assert_int_eq(fault.kind, CKV_FAULT_RANGE);
@@ -297,7 +465,11 @@ int main(void) {
         tcase_add_test(tcase, reals_must_be_finite_and_not_negative);
         tcase_add_test(tcase, enums_without_such_a_value);
         tcase_add_test(tcase, closed_profiles);
-        tcase_add_test(tcase, not_built);
+        tcase_add_test(tcase, defaults_vote);
+        tcase_add_test(tcase, defaults_of_scorers_without_queries);
+        tcase_add_test(tcase, defaults_of_selectors);
+        tcase_add_test(tcase, what_does_not_go_together);
+        tcase_add_test(tcase, what_a_policy_needs_of_a_request);
         tcase_add_test(tcase, budget_fields);
         tcase_add_test(tcase, names);
         srunner_run_all(runner, CK_NORMAL);
