@@ -13,6 +13,9 @@ struct ckv_request;
 /* ckv_answer_init() - an answer that carries a status and nothing else */
 void ckv_answer_init(struct ckv_answer *answer, const struct ckv_record_status *status);
 
+/* ckv_answer_init_ok() - the same with status OK, about to carry a body of this kind */
+void ckv_answer_init_ok(struct ckv_answer *answer, enum ckv_record_answer kind);
+
 /* ckv_answer_send() - to where the route points; *answer stays the caller's */
 void ckv_answer_send(const struct ckv_route *route, const struct ckv_answer *answer, bool repeated);
 

@@ -30,7 +30,7 @@ test_reference_math_LDLIBS := $(CHECK_LDLIBS)
 test_reference_SOURCES := tests/test_reference.c tests/support_model.c
 test_reference_LIBS := kernels base
 test_reference_LDLIBS := $(CHECK_LDLIBS)
-test_compact_SOURCES := tests/test_compact.c
+test_compact_SOURCES := tests/test_compact.c tests/support_moves.c
 test_compact_LIBS := kernels base
 test_compact_LDLIBS := $(CHECK_LDLIBS)
 test_golden_SOURCES := tests/test_golden.c tests/support_golden.c tests/support_safetensors.c
@@ -161,7 +161,7 @@ test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 # admission and answers of the core, without a process
 TESTS += test_reply_bounds
 CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
-        admit_queries.c admit_reply.c admit_table.c answer.c \
+        admit_queries.c admit_reply.c admit_table.c answer.c answer_compressed.c answer_sets.c \
         overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c window.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)

@@ -96,7 +96,8 @@ START_TEST(policy_against_the_group) {
         REFUSED(OUT_OF_RANGE, POLICY_WINDOW, RANGE, ask.policies[0].window = 257);
         REFUSED(INVALID_ARGUMENT, POLICY_POOL_SIZE, ODD, ask.policies[0].pool_size = 4);
         REFUSED(INVALID_ARGUMENT, POLICY_PROFILE, ENUM, ask.policies[0].profile = CKV_PROFILE_VOTE + 1);
-        REFUSED(UNSUPPORTED, POLICY_SCORER, NOT_BUILT, ask.policies[0].scorer = CKV_SCORER_KNORM);
+        REFUSED(INVALID_ARGUMENT, POLICY_SCORER, ENUM, ask.policies[0].scorer = CKV_SCORER_GIVEN + 1);
+        ADMITTED(ask.policies[0].scorer = CKV_SCORER_KNORM; ask.body.has_queries = 0);
         REFUSED(INVALID_ARGUMENT, POLICY_FILL, PROFILE_FIXES, ask.policies[0].profile = CKV_PROFILE_PAPER;
                 ask.policies[0].fill = CKV_FILL_LEAD);
         REFUSED(INVALID_ARGUMENT, GROUP_MAX_TOKENS, PROFILE_FIXES, ask.policies[0].profile = CKV_PROFILE_KVPRESS;

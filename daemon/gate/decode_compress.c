@@ -50,6 +50,7 @@ static bool check_job(struct ckv_check *check, const Chunkkv__V1__Compress *comp
         record->mode = (uint8_t)compress->mode;
         record->hold = compress->hold ? 1 : 0;
         record->single_pass = compress->single_pass ? 1 : 0;
+        record->want_kept_mass = compress->want_kept_mass ? 1 : 0;
         record->control_use = compress->control_use;
         record->logical_len = compress->logical_len;
         return true;

@@ -19,10 +19,11 @@
 
 enum { POLICY_COUNTS = 6 };         /* Counts of one Policy */
 
-/* The four parts of the attachment. */
+/* The five parts of the attachment. */
 struct parts {
         const struct ckv_record_group_result *groups;
         const struct ckv_record_policy *policies;
+        const float *masses;
         const struct ckv_record_set *sets;
         const uint32_t *words;
 };
@@ -32,11 +33,12 @@ static bool find_parts(const struct ckv_record_result *result, const void *attac
                        struct parts *ret_parts) {
         uint64_t groups = result->u.compressed.group_count, policies = result->u.compressed.policy_count;
         uint64_t sets = result->u.compressed.set_count, words = result->u.compressed.word_count;
-        uint64_t group_policies = 0, group_sets = 0, set_words = 0;
+        uint64_t masses = result->u.compressed.mass_count, group_policies = 0, group_masses = 0, group_sets = 0;
+        uint64_t set_words = 0;
         const char *at = attachment;
 
         if (groups * sizeof(*ret_parts->groups) + policies * sizeof(*ret_parts->policies) +
-                    sets * sizeof(*ret_parts->sets) + words * sizeof(uint32_t) !=
+                    masses * sizeof(float) + sets * sizeof(*ret_parts->sets) + words * sizeof(uint32_t) !=
             bytes)
                 return false;
         if (bytes == 0)
@@ -45,17 +47,20 @@ static bool find_parts(const struct ckv_record_result *result, const void *attac
         at += groups * sizeof(*ret_parts->groups);
         ret_parts->policies = (const void *)at;
         at += policies * sizeof(*ret_parts->policies);
+        ret_parts->masses = (const void *)at;
+        at += masses * sizeof(float);
         ret_parts->sets = (const void *)at;
         at += sets * sizeof(*ret_parts->sets);
         ret_parts->words = (const void *)at;
 
         for (uint64_t i = 0; i < groups; i++) {
                 group_policies += ret_parts->groups[i].policy_count;
+                group_masses += ret_parts->groups[i].mass_count;
                 group_sets += ret_parts->groups[i].sets_sent;
         }
         for (uint64_t i = 0; i < sets; i++)
                 set_words += (uint64_t)ret_parts->sets[i].run_count + ret_parts->sets[i].position_run_count;
-        return group_policies == policies && group_sets == sets && set_words == words;
+        return group_policies == policies && group_masses == masses && group_sets == sets && set_words == words;
 }
 
 static void fill_policy(const struct ckv_record_policy *record, Chunkkv__V1__Policy *policy,
@@ -168,6 +173,8 @@ static bool allocate(struct ckv_compressed *compressed, const struct ckv_record_
 static void fill_message(struct ckv_compressed *compressed, const struct ckv_record_result *result,
                          const struct parts *parts) {
         Chunkkv__V1__Compressed *message = &compressed->message;
+        /* protobuf-c has no const: it only reads */
+        float *masses = (float *)(uintptr_t)parts->masses;
         size_t policy = 0, set = 0;
 
         for (uint32_t i = 0; i < result->u.compressed.policy_count; i++) {
@@ -183,6 +190,9 @@ static void fill_message(struct ckv_compressed *compressed, const struct ckv_rec
                 group->policies = &compressed->policy_list[policy];
                 group->n_policies = parts->groups[i].policy_count;
                 policy += group->n_policies;
+                group->kept_mass = masses;
+                group->n_kept_mass = parts->groups[i].mass_count;
+                masses += group->n_kept_mass;
                 group->sets = &compressed->set_list[set];
                 group->n_sets = parts->groups[i].sets_sent;
                 set += group->n_sets;
