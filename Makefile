@@ -26,10 +26,14 @@ OPT_debug := -O0 -g
 OPT_ndebug := -O3 -g -DNDEBUG $(FORTIFY)
 OPT_asan := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined
 OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+OPT_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+OPT_cover := -O1 -g -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping
+LINK_fuzz := -fsanitize=address,undefined
+LINK_cover := -fprofile-instr-generate
 LINK_asan := -fsanitize=address,undefined
 LINK_tsan := -fsanitize=thread
 ifeq ($(OPT_$(BUILD)),)
-$(error BUILD=$(BUILD) is none of release, debug, ndebug, asan, tsan)
+$(error BUILD=$(BUILD) is none of release, debug, ndebug, asan, tsan, and of fuzz, cover (clang))
 endif
 ifeq ($(WERROR),1)
 WARN += -Werror
@@ -42,7 +46,7 @@ GENFLAGS := $(BASEFLAGS) -w $(CFLAGS)
 CKV_LDFLAGS := $(LINK_$(BUILD)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(LDFLAGS)
 
 include base/sources.mk proto/sources.mk ipc/sources.mk kernels/sources.mk daemon/sources.mk daemon/gate/sources.mk \
-        clients/c/sources.mk tools/sources.mk tests/sources.mk
+        clients/c/sources.mk tools/sources.mk tests/sources.mk tests/fuzz/sources.mk
 
 # ---- a changed setting rebuilds
 STAMP := $(O)/settings
@@ -90,12 +94,13 @@ $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 
 -include $(OBJECTS:.o=.d)
 
-.PHONY: help all check-programs demo check unit lint docs install install-units clean
+.PHONY: help all check-programs demo check unit fuzz lint docs install install-units clean
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make check     every test: installs what is missing"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
+	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
 	@echo "make docs      write the generated tables into README.md and docs/"
 	@echo "make install   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
@@ -125,6 +130,11 @@ check:
 
 unit: check-programs
 	@tests/run-unit $(O) $(TESTS) $(wildcard tests/test_*.sh)
+
+MINUTES ?= 1
+fuzz:
+	@tools/setup fuzz
+	@tools/fuzz $(MINUTES)
 
 lint:
 	@tools/setup lint
