@@ -218,7 +218,7 @@ class FakeSide:
 def test_core_death_is_noticed_while_waiting(gate: FakeGate, monkeypatch: pytest.MonkeyPatch, what: str,
                                              state: CacheState) -> None:
     with subprocess.Popen(["sleep", "60"]) as core:
-        monkeypatch.setattr(connection, "SideSocket", lambda endpoint, timeout: FakeSide(core))
+        monkeypatch.setattr(connection, "SideSocket", lambda endpoint, timeout, page=None: FakeSide(core))
         client = chunkkv.Client(gate.prefix)
 
         def script(fake: FakeGate, request: pb.Request) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,16 @@ class Timing:
     total_us: int
 
 
+class Held(Protocol):
+    """What a selected request waits for."""
+
+    def commit(self, selected: Answer, timeout: float | None) -> Answer:
+        """Let the daemon move the rows."""
+
+    def cancel(self, timeout: float | None) -> Outcome:
+        """Give it up."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came of a plan or a compression.
@@ -96,6 +107,8 @@ class Answer:
         request_id: of the request.
         generation: as given.
         repeated: the stored answer to an earlier sending of the same request.
+        repaired: the daemon died in the move, and this library, or `Client.repair()`, finished it.  Of such an answer
+            the times, the budget and bytes_moved are 0, and the policies are those of the request.
     """
 
     phase: Phase
@@ -106,6 +119,24 @@ class Answer:
     request_id: int
     generation: int
     repeated: bool
+    repaired: bool = False
+    held: Held | None = field(default=None, repr=False, compare=False)
+
+    def commit(self, timeout: float | None = None) -> Answer:
+        """With hold: move the rows now; the answer is that of compress() without hold.  ValueError without hold.
+
+        Raises:
+            ChunkkvError: as compress(); CANCELLED or EXPIRED when the hold had ended: nothing was written.
+        """
+        if self.held is None:
+            raise ValueError(f"there is nothing to commit: the request is {self.phase.name}")
+        return self.held.commit(self, timeout)
+
+    def cancel(self, timeout: float | None = None) -> Outcome:
+        """With hold: give the request up, nothing is written; the outcome says if it had ended before."""
+        if self.held is None:
+            raise ValueError(f"there is nothing to cancel: the request is {self.phase.name}")
+        return self.held.cancel(timeout)
 
     @property
     def physical_len(self) -> int:

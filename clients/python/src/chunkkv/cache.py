@@ -29,7 +29,7 @@ class Cache:
 
     Attributes:
         layout: what was registered.
-        id: the daemon's number for it, valid in one session.
+        id: the daemon's number for it, in the session of now.
         fast_path: False = right, but on the generic kernels.
         session: which session of this process it belongs to.
     """
@@ -52,8 +52,7 @@ class Cache:
 class SharedCache(Cache):
     """Keys, values and query rows of one sequence, in one piece of sealed shared memory.
 
-    Use as a context manager, or call close().  After `Client.reconnect()`, call `register()` again: the
-    contents are still there.
+    Use as a context manager, or call close().
 
     Attributes:
         tokens: rows that there is room for.
@@ -112,7 +111,9 @@ class SharedCache(Cache):
             raise
 
     def register(self, client: Client) -> None:
-        """Register memory and layout with the client's session of now."""
+        """Register memory and layout with a client's session of now, unless they are."""
+        if getattr(self, "session", 0) == client.session.number:
+            return
         self._client = client
         self.region = client.register_region(self.memory)
         try:
@@ -123,6 +124,7 @@ class SharedCache(Cache):
             client.unregister_region(self.region)
             raise
         super().__init__(layout, cache.id, cache.fast_path, cache.session)
+        client._link.caches.add(self)
 
     def key(self, layer: int) -> NDArray[Any]:
         """Keys of a layer, [tokens, kv_heads, head_dim], a view; with bf16 its bits as uint16."""

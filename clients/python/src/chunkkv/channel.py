@@ -113,7 +113,7 @@ class Channel:
             found = self._receive(waiting)
             if found:
                 return found
-            if self._core_is_dead():  # asked before sending: what is not sent is certainly not executed
+            if self.core_is_dead():  # asked before sending: what is not sent is certainly not executed
                 found = self._last_answer(waiting)
                 if found:
                     return found
@@ -129,7 +129,8 @@ class Channel:
                 for item in waiting:  # its answer went with the connection
                     item.due_ns = 0
 
-    def _core_is_dead(self) -> bool:
+    def core_is_dead(self) -> bool:
+        """Does the pidfd say so?"""
         return bool(self._death.poll(0))
 
     def _last_answer(self, waiting: Sequence[Pending]) -> tuple[Pending, pb.Response] | None:

@@ -8,62 +8,32 @@ A lock makes it safe to share between threads; one client serves one request at 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
-import threading
 from collections.abc import Sequence
-from dataclasses import fields
-from decimal import Decimal
 from types import TracebackType
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Unpack
 
-from numpy.typing import NDArray
-
-from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
 from .answer import Answer, Budget, Outcome, Pong, outcome_of
 from .cache import Cache
 from .checks import MOST_64, of_type, whole
-from .connection import Connection, code_of, deadline
+from .connection import Connection, deadline
+from .control import MOST_SLOTS
 from .endpoint import Endpoint
-from .errors import ChunkkvError, SessionLost, Unsupported, from_status, invalid
-from .exchange import Exchange, ReplyForm
-from .job import AnyTable, GroupJob, Queries
+from .errors import ChunkkvError, SessionLost, invalid
+from .exchange import Exchange
+from .job import Queries
 from .layout import CacheLayout
+from .link import Link, checked, page_of
 from .memory import SharedMemory
-from .policy import Policy
-from .region import Region, Slice
+from .region import Region
+from .request import CompressRequest, check_names, jobs_of
 from .session import Session
 from .side import Notice
-from .wire import Access, CacheState, Code, Mode, Radius, Slot
+from .submission import repair, submit
+from .wire import Access, Mode, Slot
 
 FAREWELL = 1.0  # seconds, for EndSession
-
-
-class CompressRequest(TypedDict, total=False):
-    """Keyword arguments of `Client.plan` and `Client.compress`; described there."""
-
-    rows: int
-    keep_ratio: float | str | Decimal | None
-    max_tokens: int | None
-    policy: Policy | Sequence[Policy] | None
-    table: AnyTable | None
-    protect: Sequence[rg.Range]
-    protect_prefix: int
-    positions: Sequence[rg.Range] | None
-    keep: Sequence[rg.Range] | None
-    chunk_lengths: Sequence[int] | None
-    destination: AnyTable | None
-    scores_out: bool | Slice
-    scores_in: NDArray[Any] | Slice | None
-    score_kind: Literal["units", "rows"]
-    jobs: Sequence[GroupJob] | None
-    reply_form: ReplyForm | None
-    queries: Queries | None
-    logical_len: int | None
-    timeout: float | None
-    generation: int
-    request_id: int | None
 
 
 class Client:
@@ -76,18 +46,32 @@ class Client:
         needs_side: open the side socket too.  Without it no shared memory can be registered, and the death of
             the daemon is noticed only by its silence.
         needs: capabilities without which the session is refused, such as "hold".
+        control_slots: how many requests in place can be under way, or held, at once and survive the daemon's death in
+            the middle of their moves; 0 = none.
+        kept_bytes: room for the kept sets of one of them, a multiple of 4096: 24 bytes for each set and 8 for each kept
+            run.  A request that may need more goes without a slot.
+        roll_forward: finish a move that the daemon died in here; False = leave that to `repair()`.
 
     Raises:
         DaemonUnavailable: nobody answers there.
     """
 
     def __init__(self, endpoint: str | os.PathLike[str] | None = None, *, name: str = "chunkkv-python/0.1",
-                 timeout: float = 5.0, needs_side: bool = True, needs: Sequence[str] = ()) -> None:
+                 timeout: float = 5.0, needs_side: bool = True, needs: Sequence[str] = (),
+                 control_slots: int = MOST_SLOTS, kept_bytes: int = 1 << 20, roll_forward: bool = True) -> None:
         self.endpoint = Endpoint.find(endpoint)
-        self.timeout = timeout
-        self._name, self._needs_side, self._needs = name, needs_side, tuple(needs)
-        self._lock = threading.RLock()
-        self._connection = self._connect()
+        page = page_of(control_slots, kept_bytes) if needs_side else None
+        self._link = Link(self.endpoint, name, timeout, needs_side, needs, page, roll_forward)
+        self._lock = self._link.lock
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take where it does not say otherwise."""
+        return self._link.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._link.timeout = seconds
 
     # ---- session
 
@@ -97,10 +81,12 @@ class Client:
         return self._connection.session
 
     def reconnect(self) -> None:
-        """Begin a new session.  Regions and caches of the old one are gone: register them again."""
+        """Begin a new session, and register the regions and caches that still exist again.
+
+        After the daemon's death the next call does so by itself, as soon as a new daemon is there.
+        """
         with self._lock:
-            self._connection.close()
-            self._connection = self._connect()
+            self._link.renew(deadline(self.timeout))
 
     def close(self) -> None:
         """End the session: when this returns, the daemon touches nothing of ours any more, or is dead."""
@@ -108,8 +94,8 @@ class Client:
             if self._connection.usable:
                 # on an error, closing the side socket, or our death, ends it all the same
                 with contextlib.suppress(ChunkkvError):
-                    self.call(pb.Request(end_session=pb.EndSession()), timeout=FAREWELL)
-            self._connection.close()
+                    self._link.ask(pb.Request(end_session=pb.EndSession()), deadline(FAREWELL))
+            self._link.close()
 
     def __enter__(self) -> Client:
         return self
@@ -161,41 +147,55 @@ class Client:
         access = chosen if access is None else access
         size = whole("register_region.size", total - offset if size is None else size, 0, MOST_64)
         with self._lock:
-            side = self._connection.side
-            if side is None:
-                raise Unsupported("this session has no side connection, so it can offer no memory",
-                                  code=Code.UNSUPPORTED, field="register_region.memfd_token")
-            body = pb.RegisterRegion(memfd_token=side.offer(fd, total), offset=offset, size=size,
+            until = self._link.until(timeout)
+            body = pb.RegisterRegion(memfd_token=self._link.offer(fd, total), offset=offset, size=size,
                                      access=int(access))  # type: ignore[arg-type]
-            reply = self.call(pb.Request(register_region=body), timeout=timeout).region_registered
-        return Region(reply.region_id, size, access, reply.shared, address,
-                      memory if isinstance(memory, SharedMemory) else None, self.session.number)
+            reply = self._link.ask(pb.Request(register_region=body), until).region_registered
+            region = Region(reply.region_id, size, access, reply.shared, address,
+                            memory if isinstance(memory, SharedMemory) else None, self.session.number, offset)
+            if region.memory is None:
+                region.keep(fd)
+            self._link.regions.add(region)
+        return region
 
     def unregister_region(self, region: Region) -> None:
         """When this returns, the daemon has the region no longer mapped."""
         of_type("region", region, Region)
-        self._check_session(region.session, "region")
-        self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)))
+        with self._lock:
+            if not self._link.is_dead():
+                self._link.check_session(region.session, "region")
+                self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)))
+            self._link.regions.discard(region)
+            region.forget()
 
     def register_cache(self, layout: CacheLayout, *, timeout: float | None = None) -> Cache:
         """Tell the daemon where the planes of a cache lie."""
         of_type("layout", layout, CacheLayout)
         layout.check()
-        for plane in layout.planes:
-            self._check_session(plane.region.session, "register_cache.planes.region_id")
-        reply = self.call(pb.Request(register_cache=layout.to_message()), timeout=timeout).cache_registered
-        return Cache(layout, reply.cache_id, reply.fast_path, self.session.number)
+        with self._lock:
+            until = self._link.until(timeout)
+            for plane in layout.planes:
+                self._link.check_session(plane.region.session, "register_cache.planes.region_id")
+            reply = self._link.ask(pb.Request(register_cache=layout.to_message()), until).cache_registered
+            cache = Cache(layout, reply.cache_id, reply.fast_path, self.session.number)
+            self._link.caches.add(cache)
+        return cache
 
     def unregister_cache(self, cache: Cache) -> None:
         """Forget a cache; its regions stay."""
         of_type("cache", cache, Cache)
-        self._check_session(cache.session, "cache")
-        self.call(pb.Request(unregister_cache=pb.UnregisterCache(cache_id=cache.id)))
+        with self._lock:
+            if not self._link.is_dead():
+                self._link.check_session(cache.session, "cache")
+                self.call(pb.Request(unregister_cache=pb.UnregisterCache(cache_id=cache.id)))
+            self._link.caches.discard(cache)
 
     def unregister_quietly(self, cache: Cache, region: Region) -> None:
         """Unregister both if their session still lives; no error if it does not."""
         with self._lock:
             if not self._connection.usable or self.session.number != cache.session:
+                self._link.caches.discard(cache)
+                self._link.regions.discard(region)
                 return
             with contextlib.suppress(SessionLost):  # what is to be unregistered is gone with it
                 self.unregister_cache(cache)
@@ -230,6 +230,10 @@ class Client:
             timeout (float): seconds.
             generation (int): given back untouched.
             request_id (int): from new_request_id(), to cancel() from another thread.
+            hold (bool): answer after selection, in phase SELECTED, and wait for `answer.commit()` or `answer.cancel()`,
+                at most `session.limits.hold_ms`.
+            single_pass (bool): move without steps, which needs no more of them than there may be: the daemon's death in
+                the move leaves the cache TORN.
 
         Raises:
             ChunkkvError: error.cache says what became of the cache.
@@ -253,12 +257,29 @@ class Client:
         """Cancel a request of this session, from any thread; the outcome says whether it was too late."""
         request_id = whole("request_id", request_id, 0, MOST_64)
         response = self._connection.cancel(request_id, deadline(self.timeout if timeout is None else timeout))
-        return outcome_of(_checked(response).outcome)
+        return outcome_of(checked(response).outcome)
 
     def outcome(self, request_id: int, timeout: float | None = None) -> Outcome:
-        """What became of an earlier request of this session."""
-        body = pb.Request(get_status=pb.GetStatus(target_request_id=whole("request_id", request_id, 0, MOST_64)))
-        return outcome_of(self.call(body, timeout=timeout).outcome)
+        """What became of an earlier request, of this session or of one whose daemon died."""
+        number = whole("request_id", request_id, 0, MOST_64)
+        with self._lock:
+            until = self._link.until(timeout)
+            known = self._link.outcome(number)
+            return known or outcome_of(self._link.ask(
+                pb.Request(get_status=pb.GetStatus(target_request_id=number)), until).outcome)
+
+    def repair(self, request_id: int, timeout: float | None = None) -> Answer:
+        """Let the daemon of now finish the move that an earlier one died in.
+
+        Meant for what this library cannot finish itself: after CoreDied with cache TORN_REPAIRABLE, whose `request_id`
+        this takes.  Waits for the new daemon, and registers everything again.
+
+        Raises:
+            NotFound: there is no such request.
+            ChunkkvError: `cache` says what became of it.
+        """
+        with self._lock:
+            return repair(self._link, whole("request_id", request_id, 0, MOST_64), timeout)
 
     def call(self, body: pb.Request, *, timeout: float | None = None, generation: int = 0,
              request_id: int | None = None) -> pb.Response:
@@ -267,112 +288,43 @@ class Client:
         Id, deadline, boot id and session token are filled in.  Meant for requests that write nothing.
         """
         with self._lock:
-            until = deadline(self.timeout if timeout is None else timeout)
-            return _checked(self._connection.exchange(
-                self._connection.compose(body, until, generation, request_id)))
+            return self._link.ask(body, self._link.until(timeout), generation, request_id)
 
     # ---- inside
 
-    def _connect(self) -> Connection:
-        return Connection(self.endpoint, self._name, self.timeout, self._needs_side, self._needs)
-
-    def _check_session(self, number: int, field: str) -> None:
-        if number != self.session.number:
-            raise SessionLost("registered in an earlier session: register it again", field=field,
-                              radius=Radius.SESSION)
+    @property
+    def _connection(self) -> Connection:
+        return self._link.connection
 
     def _compress(self, method: str, mode: Mode, cache: Cache, request: CompressRequest) -> Answer:
-        _check_names(method, request)
+        check_names(method, request)
         of_type("cache", cache, Cache)
-        self._check_session(cache.session, "compress.cache_id")
-        jobs = _jobs(cache, request)
-        queries = request.get("queries")
-        if queries is None:
-            queries = cache.default_queries()
-        else:
-            of_type("queries", queries, Queries)
-        logical_len = request.get("logical_len")
-        if logical_len is None:
-            logical_len = max(job.next_position for job in jobs)
-        logical_len = whole("compress.logical_len", logical_len)
-        if queries is not None and any(job.needs_queries for job in jobs):
-            self._check_session(queries.region.session, "compress.queries.data")
-        timeout = request.get("timeout")
-        with self._lock, contextlib.ExitStack() as at_end:
+        with self._lock:
+            until = self._link.until(request.get("timeout"))
+            self._link.check_session(cache.session, "compress.cache_id")
+            jobs = jobs_of(cache, request)
+            queries = request.get("queries")
+            if queries is None:
+                queries = cache.default_queries()
+            else:
+                of_type("queries", queries, Queries)
+            logical_len = request.get("logical_len")
+            if logical_len is None:
+                logical_len = max(job.next_position for job in jobs)
+            logical_len = whole("compress.logical_len", logical_len)
+            if queries is not None and any(job.needs_queries for job in jobs):
+                self._link.check_session(queries.region.session, "compress.queries.data")
             exchange = Exchange(mode, cache, jobs, queries=queries, logical_len=logical_len,
                                 reply_form=request.get("reply_form"), limits=self.session.limits,
-                                has_memory=self._connection.side is not None)
-            region, memory = None, None
-            if exchange.room:
-                memory = at_end.enter_context(SharedMemory.allocate(exchange.room, name="chunkkv-request"))
-                region = self.register_region(memory)
-                at_end.callback(self._forget, region)
-            pending = self._connection.compose(
-                pb.Request(compress=exchange.message(region, memory)),
-                deadline(self.timeout if timeout is None else timeout),
-                request.get("generation", 0), request.get("request_id"))
-            if mode == Mode.PLAN:
-                response = self._connection.exchange(pending)
-            else:
-                response = self._connection.exchange_writing(
-                    pending, CacheState.TORN if mode == Mode.IN_PLACE else CacheState.CLEAN)
-            return exchange.answer(_checked(response))
-
-    def _forget(self, region: Region) -> None:
-        """Unregister what one request needed; where that fails, the session's end does it."""
-        if self._connection.usable and region.session == self.session.number:
-            with contextlib.suppress(ChunkkvError):
-                self.call(pb.Request(unregister_region=pb.UnregisterRegion(region_id=region.id)), timeout=FAREWELL)
+                                has_memory=self._connection.side is not None,
+                                hold=_flag("hold", request.get("hold", False)),
+                                single_pass=_flag("single_pass", request.get("single_pass", False)))
+            return submit(self._link, exchange, mode, until, request.get("generation", 0), request.get("request_id"))
 
 
-_OF_A_JOB = {item.name for item in fields(GroupJob)}
-
-
-def _check_names(method: str, request: CompressRequest) -> None:
-    """TypeError for an argument that there is not, as any function has it: a typo must not leave rows unprotected."""
-    known = CompressRequest.__annotations__
-    for name in request:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")
-
-
-def _jobs(cache: Cache, request: CompressRequest) -> list[GroupJob]:
-    """The jobs of a request, checked."""
-    given = request.get("jobs")
-    if given is None:
-        jobs = [_only_job(cache, request)]
-    else:
-        of_type("jobs", given, Sequence)
-        jobs = list(given)
-        if not jobs:
-            raise invalid("jobs", "must have at least 1 entry, has 0")
-        for name, value in request.items():
-            if name in _OF_A_JOB and value is not None:
-                raise invalid(name, "must not be set together with jobs: each GroupJob has its own")
-    for i, job in enumerate(jobs):
-        of_type(f"jobs[{i}]", job, GroupJob)
-    return [job.checked(f"compress.groups[{i}]") for i, job in enumerate(jobs)]
-
-
-def _only_job(cache: Cache, request: CompressRequest) -> GroupJob:
-    """The GroupJob of a request that does not bring its own."""
-    if "rows" not in request:
-        raise invalid("rows", "the number of rows in the cache is needed")
-    rows = whole("compress.groups[0].rows", request["rows"])
-    table = request.get("table")
-    if table is None:
-        table = cache.default_table(rows)
-    if table is None:
-        raise invalid("table", "this cache does not know where the rows of a sequence are")
-    return GroupJob(
-        rows=rows, table=table, policy=Policy() if (policy := request.get("policy")) is None else policy,
-        keep_ratio=request.get("keep_ratio"), max_tokens=request.get("max_tokens"),
-        protect=request.get("protect", ()), protect_prefix=request.get("protect_prefix", 0),
-        positions=request.get("positions"), keep=request.get("keep"), chunk_lengths=request.get("chunk_lengths"),
-        destination=request.get("destination"), scores_out=request.get("scores_out", False),
-        scores_in=request.get("scores_in"), score_kind=request.get("score_kind", "units"))
+def _flag(name: str, value: object) -> bool:
+    of_type(name, value, bool)
+    return bool(value)
 
 
 def _size_of(fd: int) -> int:
@@ -382,10 +334,3 @@ def _size_of(fd: int) -> int:
         return os.fstat(fd).st_size
     except (OSError, OverflowError):
         raise invalid("memory", f"{fd} is no open descriptor") from None
-
-
-def _checked(response: pb.Response) -> pb.Response:
-    """The response, if it is no error."""
-    if code_of(response) != Code.OK:
-        raise from_status(response.status)
-    return response

@@ -18,8 +18,18 @@ from ._pb import chunkkv_pb2 as pb
 from .answer import outcome_of
 from .channel import Channel, CoreGone, NoAnswer, Pending
 from .checks import MOST_64, of_type, out_of_range, whole
+from .control import ControlPage
 from .endpoint import Endpoint
-from .errors import CoreDied, DaemonUnavailable, DeadlineExceeded, SessionLost, StaleBoot, from_status, invalid
+from .errors import (
+    CoreDied,
+    DaemonUnavailable,
+    DeadlineExceeded,
+    SessionLost,
+    StaleBoot,
+    Unsupported,
+    from_status,
+    invalid,
+)
 from .session import Session, hello
 from .side import SideSocket
 from .wire import CacheState, Code, Phase, Radius
@@ -44,22 +54,33 @@ def code_of(response: pb.Response) -> int:
 
 
 class Connection:
-    """A connected session: made by connecting, ended by close().  Everything but cancel() needs a lock outside."""
+    """A connected session: made by connecting, ended by close().  Everything but cancel() needs a lock outside.
 
-    def __init__(self, endpoint: Endpoint, name: str, timeout: float, needs_side: bool, needs: Sequence[str]) -> None:
+    Attributes:
+        page: the control page that the daemon has taken; None = it takes none.
+        side: the side connection, if there is one.
+        session: what was agreed.
+        newest_id: of a request; a session that replaces this one goes on from it.
+    """
+
+    def __init__(self, endpoint: Endpoint, name: str, timeout: float, needs_side: bool, needs: Sequence[str],
+                 page: ControlPage | None = None, newest_id: int = 0) -> None:
         self._endpoint = endpoint
         self._process = os.getpid()
-        self._ids = itertools.count(1)
-        self._newest_id = 0
+        self._ids = itertools.count(newest_id + 1)
+        self.newest_id = newest_id
         self._cancel_lock = threading.Lock()
         self._channel: Channel | None = None
         self._cancel_channel: Channel | None = None
         of_type("name", name, str)
         until = deadline(timeout)
-        self.side = SideSocket(endpoint, timeout) if needs_side else None
+        self.page = page
+        self.side = self._attach(timeout) if needs_side else None
         try:
             self._channel = self._open_channel()
             self.session = self._say_hello(name, until, tuple(needs))
+            if "control_page" not in self.session.capabilities:
+                self.page = None
         except (NoAnswer, CoreGone):
             self.close()
             raise DaemonUnavailable(f"no chunkkvd answers at {endpoint.requests}", radius=Radius.SESSION) from None
@@ -80,10 +101,23 @@ class Connection:
         """False after close(), and in another process than the one that connected."""
         return self._channel is not None and os.getpid() == self._process
 
+    @property
+    def core_is_dead(self) -> bool:
+        """True once the daemon's process is dead, as far as one can know: by its pidfd."""
+        channel = self._channel
+        return channel is not None and channel.core_is_dead()
+
+    def await_death(self, seconds: float) -> bool:
+        """The daemon was replaced: wait until the old one is certainly dead."""
+        end = time.monotonic() + seconds
+        while not self.core_is_dead and time.monotonic() < end:
+            time.sleep(0.001)
+        return self.core_is_dead
+
     def new_request_id(self) -> int:
         """An id not used before in this session."""
         number = next(self._ids)
-        self._newest_id = max(self._newest_id, number)
+        self.newest_id = max(self.newest_id, number)
         return number
 
     def compose(self, body: pb.Request, deadline_ns: int, generation: int = 0,
@@ -91,9 +125,9 @@ class Connection:
         """A request ready to be sent."""
         if request_id is None:
             request_id = self.new_request_id()
-        elif not 1 <= whole("request_id", request_id, 0, MOST_64) <= self._newest_id:
+        elif not 1 <= whole("request_id", request_id, 0, MOST_64) <= self.newest_id:
             # one that is far ahead would move the daemon's window, and end the use of all that come before it
-            raise out_of_range("request_id", f"must be of new_request_id(), 1 to {self._newest_id}, is {request_id}")
+            raise out_of_range("request_id", f"must be of new_request_id(), 1 to {self.newest_id}, is {request_id}")
         generation = whole("generation", generation, 0, MOST_64)
         payload = self.session.compose(body, request_id, deadline_ns, generation)
         most = self.session.limits.request_bytes
@@ -116,17 +150,21 @@ class Connection:
             body = pb.Request(cancel=pb.Cancel(target_request_id=target))
             return _read_only(self._cancel_channel, self.compose(body, deadline_ns))
 
-    def exchange_writing(self, pending: Pending, lost: CacheState = CacheState.TORN) -> pb.Response:
+    def exchange_writing(self, pending: Pending, lost: CacheState = CacheState.TORN,
+                         target: int | None = None) -> pb.Response:
         """Send a request that writes, and never leave it open whether the cache was written.
 
-        `lost` is what became of the cache if the daemon dies over it: a request that copies leaves it alone.
+        Args:
+            pending: the request.
+            lost: what became of the cache if the daemon dies over it: a request that copies leaves it alone.
+            target: the compress request that it commits; None = it is one itself.
         """
         channel = self._open()
         try:
             try:
                 response = channel.exchange(pending)
             except NoAnswer:
-                response = self._settle(channel, pending)
+                response = self._settle(channel, pending, pending.request_id if target is None else target)
         except CoreGone:
             state = lost if pending.sent else CacheState.CLEAN
             raise CoreDied("the daemon died before it answered", radius=Radius.DAEMON, cache=state) from None
@@ -136,12 +174,12 @@ class Connection:
                             radius=Radius.SESSION, cache=lost)
         return response
 
-    def _settle(self, channel: Channel, pending: Pending) -> pb.Response:
+    def _settle(self, channel: Channel, pending: Pending, target: int) -> pb.Response:
         """The deadline of a writing request passed: cancel it, and wait for what became of it."""
         if pending.sent == 0:
             raise DeadlineExceeded("no connection in time, nothing was sent", code=Code.EXPIRED)
         until = time.monotonic_ns() + SETTLE_NS
-        body = pb.Request(cancel=pb.Cancel(target_request_id=pending.request_id))
+        body = pb.Request(cancel=pb.Cancel(target_request_id=target))
         cancel = self.compose(body, until)
         waiting, state = [pending, cancel], CacheState.PENDING
         pending.deadline_ns = until  # repeated now and then while we wait
@@ -149,7 +187,7 @@ class Connection:
             try:
                 item, response = channel.wait(waiting, until)
             except NoAnswer:
-                raise DeadlineExceeded(f"no answer in time; ask outcome({pending.request_id}) before you touch the "
+                raise DeadlineExceeded(f"no answer in time; ask outcome({target}) before you touch the "
                                        "cache", code=Code.EXPIRED, cache=state) from None
             if item is pending:
                 if code_of(response) == Code.CANCELLED:
@@ -166,6 +204,15 @@ class Connection:
             if result.phase in (Phase.CANCELLED, Phase.FAILED, Phase.TORN):
                 raise DeadlineExceeded("cancelled at its deadline", code=Code.EXPIRED, cache=state)
             pending.due_ns = 0  # committed, or being so: its own answer has the rows
+
+    def _attach(self, timeout: float) -> SideSocket:
+        """The side connection, with the control page if the daemon takes one."""
+        if self.page is not None:
+            try:
+                return SideSocket(self._endpoint, timeout, self.page)
+            except Unsupported:
+                self.page = None
+        return SideSocket(self._endpoint, timeout)
 
     def _say_hello(self, name: str, until_ns: int, needs: tuple[str, ...]) -> Session:
         request_id = self.new_request_id()

@@ -23,6 +23,7 @@ class ChunkkvError(Exception):
         retry_after_ms: 0 = do not repeat unchanged.
         driver_code: CUDA driver error or -errno behind it; 0 = none.
         slot: with QUOTA, the budget that is used up.
+        request_id: with CoreDied of a request that writes, its id, for `Client.repair()`; else 0.
     """
 
     def __init__(self, detail: str, *, code: Code | None = None, radius: Radius = Radius.REQUEST,
@@ -36,6 +37,7 @@ class ChunkkvError(Exception):
         self.retry_after_ms = retry_after_ms
         self.driver_code = driver_code
         self.slot = slot
+        self.request_id = 0
         super().__init__(detail)
 
     def __str__(self) -> str:
@@ -120,7 +122,10 @@ class SessionUnknown(SessionLost):
 
 
 class CoreDied(SessionLost):
-    """The daemon's process died while a request was unanswered."""
+    """The daemon's process died while a request was unanswered.  The next call waits for a new one and goes on.
+
+    `cache` TORN_REPAIRABLE: `Client.repair(error.request_id)` finishes the move.
+    """
 
 
 _CLASSES: dict[Code, type[ChunkkvError]] = {

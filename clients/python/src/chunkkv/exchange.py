@@ -7,6 +7,7 @@ memory too.  Scores always go that way.  Whoever calls compress() sees nothing o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -19,10 +20,12 @@ from ._pb import chunkkv_pb2 as pb
 from .answer import Answer, Kept, answer_of
 from .cache import Cache
 from .checks import MOST_32, whole, word
+from .control import Ticket
 from .errors import invalid
+from .forward import FoundSet
 from .job import AnyTable, GroupJob, Queries, Table, table_of
 from .memory import SharedMemory
-from .policy import MILLION, millionths
+from .policy import MILLION, Policy, millionths
 from .region import Region, Slice
 from .session import Limits
 from .wire import Mode
@@ -32,7 +35,15 @@ ALIGN = 64  # bytes: each piece begins on a cache line of its own
 ENVELOPE = 2048  # bytes of a request beside its lists, generously
 UNWRITTEN = 0x7FC0DEAD  # a NaN: scores that come out are finite, so what still holds it was not written
 SET_HEAD = 6  # words in front of a set in memory: group, layer, head, rows before, rows kept, words of runs
+FNV64_INIT, FNV64_PRIME = 0xCBF29CE484222325, 0x100000001B3
 CHUNK = {"default": 10, "paper": 10, "kvpress": 20, "retrieval": 10}
+
+
+def fnv64(hashed: int, data: bytes) -> int:
+    """FNV-1a 64 of more bytes."""
+    for byte in data:
+        hashed = (hashed ^ byte) * FNV64_PRIME & 0xFFFFFFFFFFFFFFFF
+    return hashed
 
 
 @dataclass
@@ -73,17 +84,21 @@ class Exchange:
     """A compress request, from its arguments to its answer.
 
     Attributes:
+        cache, jobs: of the request.
         room: bytes of shared memory that it needs; 0 = none.
+        kept_bytes: bytes that its kept sets may need in a control slot.
     """
 
     def __init__(self, mode: Mode, cache: Cache, jobs: Sequence[GroupJob], *, queries: Queries | None,
-                 logical_len: int, reply_form: ReplyForm | None, limits: Limits, has_memory: bool = True) -> None:
+                 logical_len: int, reply_form: ReplyForm | None, limits: Limits, has_memory: bool = True,
+                 hold: bool = False, single_pass: bool = False) -> None:
         """Decide how everything travels; without `has_memory` nothing is moved out of the messages."""
-        self._mode, self._cache, self._jobs, self._limits = mode, cache, list(jobs), limits
+        self._mode, self.cache, self.jobs, self._limits = mode, cache, list(jobs), limits
         self._queries, self._logical_len = queries, logical_len
+        self._hold, self._single_pass = hold, single_pass
         self.room = 0
         self._memory: SharedMemory | None = None
-        for i, job in enumerate(self._jobs):
+        for i, job in enumerate(self.jobs):
             whole(f"compress.groups[{i}].group", job.group, 0, len(cache.layout.groups) - 1)
             # room for scores and sets is taken by it
             whole(f"compress.groups[{i}].rows", job.rows, 0, limits.rows or MOST_32)
@@ -91,16 +106,17 @@ class Exchange:
             word("compress.reply_form", reply_form, get_args(ReplyForm))
         self._has_memory = has_memory
         self._tables = self._choose_tables()
-        self._scores_in = [self._piece_of_scores(job, i) for i, job in enumerate(self._jobs)]
-        self._scores_out = [self._room_for_scores(job) for job in self._jobs]
+        self._scores_in = [self._piece_of_scores(job, i) for i, job in enumerate(self.jobs)]
+        self._scores_out = [self._room_for_scores(job) for job in self.jobs]
         self._form = reply_form or self._choose_form()
-        self._reply = self._take(sum(self._set_bytes(job) for job in self._jobs)) if self._form == "in_region" else None
+        self.kept_bytes = sum(self._set_bytes(job) for job in self.jobs)
+        self._reply = self._take(self.kept_bytes) if self._form == "in_region" else None
 
-    def message(self, region: Region | None, memory: SharedMemory | None) -> pb.Compress:
+    def message(self, region: Region | None, memory: SharedMemory | None, ticket: Ticket | None = None) -> pb.Compress:
         """The request; `region` and `memory` are the room it asked for, `memory` as the region holds it."""
         self._memory = memory
         jobs = []
-        for i, job in enumerate(self._jobs):
+        for i, job in enumerate(self.jobs):
             table, destination = (self._table(place, region) for place in self._tables[i])
             scores_in, scores_out = self._scores_in[i], self._scores_out[i]
             jobs.append(replace(
@@ -108,8 +124,9 @@ class Exchange:
                 scores_in=job.scores_in if scores_in is None else self._put(scores_in, region),
                 scores_out=job.scores_out if scores_out is None else self._put(scores_out, region)))
         body = pb.Compress(
-            cache_id=self._cache.id, mode=int(self._mode), logical_len=self._logical_len,  # type: ignore[arg-type]
-            reply_form=getattr(pb, f"REPLY_{self._form.upper()}"),
+            cache_id=self.cache.id, mode=int(self._mode), logical_len=self._logical_len,  # type: ignore[arg-type]
+            reply_form=getattr(pb, f"REPLY_{self._form.upper()}"), hold=self._hold, single_pass=self._single_pass,
+            control_slot=0 if ticket is None else ticket.number, control_use=0 if ticket is None else ticket.use,
             groups=[job.to_message(f"compress.groups[{i}]") for i, job in enumerate(jobs)])
         if self._queries is not None and any(job.needs_queries for job in jobs):
             body.queries.CopyFrom(self._queries.to_message())
@@ -123,7 +140,36 @@ class Exchange:
         sets = None if self._reply is None else self._read_sets(results)
         scores = [None if piece is None else self._read_scores(piece, result)
                   for piece, result in zip(self._scores_out, results, strict=True)]
-        return answer_of(response, self._cache.layout.groups, self._jobs, sets, scores)
+        return answer_of(response, self.cache.layout.groups, self.jobs, sets, scores)
+
+    def answer_of_sets(self, request_id: int, generation: int, found: Sequence[FoundSet]) -> Answer:
+        """The answer that a daemon owed who died after it had selected these sets."""
+        results = [self._result_of_sets(job, [one for one in found if one.group == job.group]) for job in self.jobs]
+        sets = [[Kept(one.layer_first, one.kv_head, one.kept) for one in found if one.group == job.group]
+                for job in self.jobs]
+        scores = [None if piece is None else self._read_scores(piece, result)
+                  for piece, result in zip(self._scores_out, results, strict=True)]
+        response = pb.Response(
+            request_id=request_id, generation=generation, status=pb.Status(cache=pb.CACHE_COMMITTED),
+            compressed=pb.Compressed(phase=pb.PHASE_DONE, logical_len=self._logical_len, groups=results))
+        return answer_of(response, self.cache.layout.groups, self.jobs, sets, scores)
+
+    def _result_of_sets(self, job: GroupJob, found: Sequence[FoundSet]) -> pb.GroupResult:
+        length = max((rg.count(one.kept) for one in found), default=job.rows)
+        digest = FNV64_INIT
+        for one in found:
+            runs = rg.runs_from_ranges(one.kept)
+            digest = fnv64(digest, struct.pack(f"<{SET_HEAD + len(runs)}I", one.group, one.layer_first, one.kv_head,
+                                               one.physical_before, rg.count(one.kept), len(runs), *runs))
+        whole_blocks = table_of(job.table).form in ("blocks", "block_runs")
+        per_entry = self.cache.layout.groups[job.group].tokens_per_block if whole_blocks else 1
+        policies = [job.policy] if isinstance(job.policy, Policy) else job.policy
+        full: pb.KeptAll = pb.KEPT_FITS if job.rows else pb.KEPT_EMPTY
+        return pb.GroupResult(
+            group=job.group, physical_before=job.rows, physical_len=length,
+            kept_all=pb.DROPPED if length < job.rows else full, table_used=-(-length // per_entry),
+            set_count=len(found), kept_digest=digest,
+            policies=[policy.to_message() for policy in policies])
 
     # ---- memory
 
@@ -148,13 +194,13 @@ class Exchange:
     def _choose_tables(self) -> list[list[Table | tuple[_Piece, Table] | None]]:
         """The tables of each job as they will be sent: as given, in runs, or through memory; the largest first."""
         tables: list[list[Any]] = []
-        for i, job in enumerate(self._jobs):
+        for i, job in enumerate(self.jobs):
             given: tuple[AnyTable | None, ...] = (job.table, job.destination)
             paths = (f"compress.groups[{i}].table", f"compress.groups[{i}].destination")
             tables.append([None if t is None else self._plain(table_of(t), path)
                            for t, path in zip(given, paths, strict=True)])
         left = self._limits.request_bytes or 1 << 62
-        left -= ENVELOPE + sum(self._list_bytes(job) for job in self._jobs)
+        left -= ENVELOPE + sum(self._list_bytes(job) for job in self.jobs)
         for shorten in (self._in_runs, self._in_memory) if self._has_memory else (self._in_runs,):
             places = [(i, k) for i, pair in enumerate(tables) for k in (0, 1) if self._inline(pair[k])]
             for i, k in sorted(places, key=lambda place: -self._inline(tables[place[0]][place[1]])):
@@ -192,7 +238,7 @@ class Exchange:
     # ---- scores
 
     def _layers(self, job: GroupJob) -> int:
-        return 1 if job.first_policy.layers == "one" else len(self._cache.layout.groups[job.group].layers)
+        return 1 if job.first_policy.layers == "one" else len(self.cache.layout.groups[job.group].layers)
 
     def _piece_of_scores(self, job: GroupJob, index: int) -> _Piece | None:
         if job.scores_in is None or isinstance(job.scores_in, Slice):
@@ -220,7 +266,7 @@ class Exchange:
         if len(written) == 0:
             return None
         one = any(policy.layers == pb.LAYERS_ONE for policy in result.policies)
-        layers = 1 if one else len(self._cache.layout.groups[result.group].layers)
+        layers = 1 if one else len(self.cache.layout.groups[result.group].layers)
         return words[: int(written[-1]) + 1].copy().view(np.float32).reshape(layers, -1)
 
     # ---- replies
@@ -231,7 +277,7 @@ class Exchange:
         if not most or not self._has_memory:
             return "runs"
         size = 0
-        for job in self._jobs:
+        for job in self.jobs:
             runs = most_runs(job)
             one = 2 * runs + job.rows // 100 + 48
             if job.positions is not None:  # a run of rows breaks where their positions do

@@ -73,6 +73,11 @@ class SharedMemory:
         return self._fd
 
     @property
+    def descriptor(self) -> int:
+        """The memfd; -1 when it is closed."""
+        return self._fd
+
+    @property
     def size(self) -> int:
         """Bytes."""
         return self._size

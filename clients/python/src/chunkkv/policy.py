@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 from ._pb import chunkkv_pb2 as pb
 from .checks import MOST_32
@@ -58,6 +58,11 @@ _ENUMS = {
 _COUNTS = ("sinks", "recent", "min_tokens", "contrast_first", "contrast_end", "mute")
 _REALS = ("scale", "softcap")
 _OF_PROFILE = "OF_PROFILE"
+
+
+def _enum_of(name: str) -> Any:
+    """The wire's names of a member that is one of some words."""
+    return pb.Policy.DESCRIPTOR.fields_by_name[name].enum_type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +145,7 @@ class Policy:
                 continue
             field = f"policy.{name}"
             if name in _ENUMS:
-                descriptor = pb.Policy.DESCRIPTOR.fields_by_name[name].enum_type
-                number = descriptor.values_by_name.get(_ENUMS[name] + str(value).upper())
+                number = _enum_of(name).values_by_name.get(_ENUMS[name] + str(value).upper())
                 if number is None:
                     raise invalid(field, f"{value!r} is not known")
                 setattr(message, name, number.number)
@@ -166,8 +170,7 @@ class Policy:
                 if message.HasField(name):
                     values[name] = getattr(message, name).value
             elif name in _ENUMS:
-                descriptor = pb.Policy.DESCRIPTOR.fields_by_name[name].enum_type
-                number = descriptor.values_by_number.get(getattr(message, name))
+                number = _enum_of(name).values_by_number.get(getattr(message, name))
                 text = number.name.removeprefix(_ENUMS[name]) if number is not None else ""
                 if text and not text.endswith(_OF_PROFILE):
                     values[name] = text.lower()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ._pb import chunkkv_pb2 as pb
 from .arrays import address_of
@@ -28,18 +34,19 @@ class Slice:
         return pb.Slice(region_id=self.region.id, offset=self.offset, size=self.size)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Region:
-    """Memory that the daemon has mapped; valid in the session that registered it.
+    """Memory that the daemon has mapped.  A daemon that is started anew maps it again, under another number.
 
     Attributes:
-        id: the daemon's number for it.
+        id: the daemon's number for it, in the session of now.
         size: bytes.
         access: what the daemon may do with it.
         shared: the daemon had mapped this memory already.
         address: where the region begins in this process; 0 = not mapped here.
         memory: what lies behind it; None if only a descriptor was given.
         session: which session of this process it belongs to.
+        start: where it begins in its memory or file.
     """
 
     id: int
@@ -47,8 +54,43 @@ class Region:
     access: Access
     shared: bool = False
     address: int = 0
-    memory: SharedMemory | None = field(default=None, repr=False)
+    memory: SharedMemory | None = None
     session: int = 0
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        self._fd = -1
+
+    def __repr__(self) -> str:
+        return f"Region(id={self.id}, size={self.size}, access={self.access.name}, session={self.session})"
+
+    def keep(self, fd: int) -> None:
+        """Keep a descriptor of the file for registering it again; `fd` stays the caller's."""
+        self._fd = os.dup(fd)
+        self._finalizer = weakref.finalize(self, os.close, self._fd)
+
+    def forget(self) -> None:
+        """It is not registered any more: close what was kept."""
+        if self._fd >= 0:
+            self._finalizer()
+            self._fd = -1
+
+    def fileno(self) -> int:
+        """The memfd behind it; -1 when it is closed."""
+        return self._fd if self.memory is None else self.memory.descriptor
+
+    def view(self) -> NDArray[np.uint8] | None:
+        """All bytes of it, as they are mapped here; None when the memory behind it is closed."""
+        fd = self.fileno()
+        if fd < 0:
+            return None
+        if self.memory is not None:
+            return np.frombuffer(self.memory.buffer, np.uint8, self.size, self.start)
+        access = mmap.ACCESS_READ if self.access == Access.READ else mmap.ACCESS_WRITE
+        try:
+            return np.frombuffer(mmap.mmap(fd, self.start + self.size, access=access), np.uint8, self.size, self.start)
+        except OSError:
+            return None
 
     def slice(self, offset: int = 0, size: int | None = None) -> Slice:
         """A piece of the region; size None = to its end."""

@@ -91,6 +91,6 @@ def hello(request_id: int, name: str, now_ns: int, attach_token: bytes, needs: t
             raise invalid(f"hello.needs[{i}]", f"{need!r} is none of {names}")
     wanted = [pb.Capability.Value(f"CAP_{need.upper()}") for need in needs]
     body = pb.Hello(minor_min=MINOR_LEAST, minor_max=MINOR_MOST, client=name, now_ns=now_ns, attach_token=attach_token,
-                    needs=wanted)
+                    needs=wanted)  # type: ignore[arg-type]
     payload: bytes = pb.Request(request_id=request_id, hello=body).SerializeToString(deterministic=True)
     return payload

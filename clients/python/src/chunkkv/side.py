@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from .control import ControlPage
 from .endpoint import Endpoint
 from .errors import ChunkkvError, DaemonUnavailable, SessionLost, from_code
 from .wire import Code, Radius, Slot
@@ -103,7 +104,8 @@ class Notice:
 class SideSocket:
     """An attached side connection.  Owns its socket and the pidfd of the core; not thread-safe."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+    def __init__(self, endpoint: Endpoint, timeout: float, page: ControlPage | None = None) -> None:
+        """Connect and attach, with a control page if one is given; Unsupported if this daemon takes none."""
         self._cookie = 0
         self._notices: deque[Notice] = deque()
         self.pidfd = -1
@@ -112,7 +114,7 @@ class SideSocket:
         try:
             self._socket.settimeout(timeout)
             self._socket.connect(endpoint.side)
-            answer, self.pidfd = self._attach()
+            answer, self.pidfd = self._attach(page)
         except OSError as error:
             self.close()
             raise DaemonUnavailable(f"no chunkkvd at {endpoint.side}: {error}", radius=Radius.SESSION) from error
@@ -158,10 +160,14 @@ class SideSocket:
             self._finalizer()
         self.pidfd = -1
 
-    def _attach(self) -> tuple[SideRecord, int]:
+    def _attach(self, page: ControlPage | None) -> tuple[SideRecord, int]:
         """ATTACH.  One connection too many gets a notice and is closed unread, which we may learn by an error first."""
+        record, fd = SideRecord(SideType.ATTACH), -1
+        if page is not None:
+            record = SideRecord(SideType.ATTACH, slots=page.slots, kept_bytes=page.kept_bytes)
+            fd = page.memory.fileno()
         try:
-            return self._ask(SideRecord(SideType.ATTACH), SideType.ATTACHED)
+            return self._ask(record, SideType.ATTACHED, fd)
         except (BrokenPipeError, ConnectionResetError):
             with contextlib.suppress(OSError, SessionLost):
                 self._keep_notice(self._receive()[0])
