@@ -144,7 +144,7 @@ static bool admit_group(struct ckv_request *request, const struct ckv_compress_p
                 return false;
         for (uint32_t k = 0; k < request->groups[i].part_count; k++) {
                 ckv_request_part(request, i, k)->want_mass = parts->body->want_kept_mass;
-                if (!ckv_admit_policy(request, g, &policies[k], (struct ckv_part){ i, k }, status))
+                if (!ckv_admit_policy(request, parts->body, g, &policies[k], (struct ckv_part){ i, k }, status))
                         return false;
         }
         if (!ckv_admit_lists(request, g, &w, i, status) ||

@@ -16,6 +16,9 @@ struct ckv_compress_parts {
         const uint32_t *words;                          /* of the groups, in order */
 };
 
+/* Forms of a table that matter beside where it is read: TableForm. */
+enum ckv_table_form { CKV_TABLE_NONE, CKV_TABLE_BLOCKS, CKV_TABLE_BLOCK_RUNS, CKV_TABLE_TOKENS, CKV_TABLE_TOKEN_RUNS };
+
 /* The words of one group, inside the attachment. */
 struct ckv_group_words {
         const uint32_t *table, *destination, *spans, *position_runs, *chunk_lengths, *given_runs;
@@ -51,9 +54,13 @@ void ckv_parts_share(struct ckv_request *request, uint32_t index);
 bool ckv_admit_tables(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,
                       uint32_t index, uint32_t num_blocks, struct ckv_record_status *ret_status);
 
-/* admit_policy.c: resolve the policy of one part, and hold it against budget and group */
-bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_record_policy *policy,
-                      struct ckv_part part, struct ckv_record_status *ret_status);
+/* admit_policy.c: resolve the policy of one part, and hold it against budget, cache and what the request brings */
+bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_compress *body, const struct ckv_record_group *group,
+                      const struct ckv_record_policy *policy, struct ckv_part part, struct ckv_record_status *ret_status);
+
+/* ckv_policy_refuse() - admit_fault.c: a fault of kernels/policy.h as a status; @profile: that was asked for. Return: false. */
+bool ckv_policy_refuse(struct ckv_record_status *status, const struct ckv_policy_fault *fault, enum ckv_profile profile,
+                       struct ckv_part part);
 
 /* admit_lists.c: spans, positions and chunk lengths, into the first part of the group; every part has its policy */
 bool ckv_admit_lists(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_group_words *words,

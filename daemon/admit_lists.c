@@ -98,15 +98,18 @@ static bool allows_spans(const struct ckv_request *request, const struct ckv_rec
         return true;
 }
 
-/* uses_chunk_lengths() - does a policy of the group cut at boundaries of the caller's? */
-static bool uses_chunk_lengths(const struct ckv_request *request, uint32_t index) {
+/* uses_chunk_lengths() - does a policy of the group cut at boundaries of the caller's? @ret_needed: it must have them */
+static bool uses_chunk_lengths(const struct ckv_request *request, uint32_t index, bool *ret_needed) {
+        bool used = false;
+
+        *ret_needed = false;
         for (uint32_t k = 0; k < request->groups[index].part_count; k++) {
                 const struct ckv_policy *policy = &ckv_request_part(request, index, k)->policy;
 
-                if (policy->selector == CKV_SELECTOR_CHUNK_AT || policy->pool == CKV_POOL_LEAK)
-                        return true;
+                used = used || ckv_policy_takes_lengths(policy);
+                *ret_needed = *ret_needed || policy->selector == CKV_SELECTOR_CHUNK_AT;
         }
-        return false;
+        return used;
 }
 
 /* take_chunk_lengths() - caller-given boundaries: lengths of at least 1 that add up to the rows */
@@ -138,6 +141,7 @@ bool ckv_admit_lists(struct ckv_request *request, const struct ckv_record_group 
                      uint32_t index, struct ckv_record_status *ret_status) {
         struct ckv_selection *selection = &ckv_request_part(request, index, 0)->selection;
         uint32_t prefix = ckv_prefix_rows(request, group);
+        bool needed;
 
         if (group->position_run_count &&
             !take_positions(selection, words->position_runs, group->position_run_count, request->logical_len, index, ret_status))
@@ -145,9 +149,12 @@ bool ckv_admit_lists(struct ckv_request *request, const struct ckv_record_group 
         if (!take_spans(selection, group, words->spans, prefix, index, ret_status) ||
             !allows_spans(request, group, prefix, index, ret_status))
                 return false;
-        if (!uses_chunk_lengths(request, index))
+        if (!uses_chunk_lengths(request, index, &needed))
                 return group->chunk_length_count == 0 ||
                        ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_NOT_USED, 0,
                                      0, 0);
+        /* pool leak without boundaries has none to cross */
+        if (group->chunk_length_count == 0 && !needed)
+                return true;
         return take_chunk_lengths(selection, words->chunk_lengths, group->chunk_length_count, index, ret_status);
 }

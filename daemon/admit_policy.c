@@ -1,8 +1,7 @@
 /*
  * What layers are to be compressed by: policy and budget.  kernels/policy.c
- * knows what is legal by itself; this file turns a record into its words and
- * its refusals into the path of a field, and looks at what takes the cache to
- * judge: its layers, whether it has values, the mode of the request.
+ * knows what is legal; this file turns a record into its words, and tells it
+ * what the request brings along.  What takes the cache to judge is judged here.
  */
 #include "daemon/admit.h"
 
@@ -11,19 +10,12 @@
 #include "daemon/daemon.h"
 #include "daemon/refuse.h"
 
-#include <math.h>
-
 /* kernels/ and proto/ never include one another: here their numbers meet. */
 static_assert((int)CKV_GIVEN_SINKS == (int)CKV_RECORD_GIVEN_SINKS && (int)CKV_GIVEN_RECENT == (int)CKV_RECORD_GIVEN_RECENT &&
               (int)CKV_GIVEN_MIN_TOKENS == (int)CKV_RECORD_GIVEN_MIN_TOKENS &&
               (int)CKV_GIVEN_CONTRAST_FIRST == (int)CKV_RECORD_GIVEN_CONTRAST_FIRST &&
               (int)CKV_GIVEN_CONTRAST_END == (int)CKV_RECORD_GIVEN_CONTRAST_END && (int)CKV_GIVEN_MUTE == (int)CKV_RECORD_GIVEN_MUTE,
               "bits of ckv_record_policy.given");
-static_assert((int)CKV_F_POLICY_LAYER_REDUCE - (int)CKV_F_POLICY_PROFILE == (int)CKV_FIELD_LAYER_REDUCE - (int)CKV_FIELD_PROFILE,
-              "proto/fields.def lists the fields of a policy in the order of enum ckv_policy_field");
-static_assert((int)CKV_F_POLICY_GROUP_HEADS - (int)CKV_F_POLICY_PROFILE == (int)CKV_FIELD_GROUP_HEADS - (int)CKV_FIELD_PROFILE,
-              "the same, half way");
-
 /* Every field that record and policy have in common, once for both directions. */
 #define POLICY_ENUMS(X)                                                                                                          \
         X(profile) X(scorer) X(selector) X(pool) X(norm) X(heads) X(group_heads) X(value_weight) X(unit_reduce) X(layers) X(fill) \
@@ -51,79 +43,82 @@ void ckv_policy_to_record(const struct ckv_policy *policy, struct ckv_record_pol
 #undef X
 }
 
-static enum ckv_field field_of(enum ckv_policy_field field) {
-        switch (field) {
-        case CKV_FIELD_KEEP_RATIO:
-                return CKV_F_GROUP_KEEP_RATIO;
-        case CKV_FIELD_MAX_TOKENS:
-                return CKV_F_GROUP_MAX_TOKENS;
-        case CKV_FIELD_PROTECT:
-                return CKV_F_GROUP_PROTECT;
-        case CKV_FIELD_NONE:
-                return CKV_F_GROUP_POLICIES;
-        default:
-                return (enum ckv_field)((int)CKV_F_POLICY_PROFILE + (int)field - (int)CKV_FIELD_PROFILE);
-        }
-}
-
-/* refuse_fault() - a fault of kernels/policy.c as a status */
-static bool refuse_fault(struct ckv_record_status *status, const struct ckv_policy_fault *fault, enum ckv_profile profile,
-                         struct ckv_part part) {
-        enum ckv_field field = field_of(fault->field);
-
-        switch (fault->kind) {
-        case CKV_FAULT_RANGE:
-                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, field, part.group, part.policy, CKV_D_RANGE, fault->low, fault->high,
-                                     fault->value);
-        case CKV_FAULT_EVEN:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_ODD, fault->value, 0, 0);
-        case CKV_FAULT_ENUM:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_ENUM, fault->value, 0, 0);
-        case CKV_FAULT_PROFILE:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_PROFILE_FIXES, (uint64_t)profile, 0, 0);
-        case CKV_FAULT_TOGETHER:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_CHUNK_AT_SUM, 0, 0, 0);
-        case CKV_FAULT_NONFINITE:
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, field, part.group, part.policy, CKV_D_FINITE, 0, 0, 0);
-        default:
-                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, field, part.group, part.policy, CKV_D_NOT_BUILT, 0, 0, 0);
-        }
-}
-
-/* check_latent() - without V there is nothing to weigh by, and 1 / sqrt(d) is the scale of no latent attention */
+/* check_latent() - 1 / sqrt(d) is the scale of no latent attention */
 static bool check_latent(const struct ckv_job_group *group, const struct ckv_record_group *record, struct ckv_part part,
                          struct ckv_record_status *status) {
-        if (group->head_dim_v > 0 || record->given_run_count || record->scores_in.region_id)
-                return true;
-        if (group->policy.value_weight != CKV_WEIGHT_NONE)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, part.group, part.policy, CKV_D_NOT_USED, 0, 0, 0);
-        if (group->policy.scorer != CKV_SCORER_WINDOW)
+        if (group->head_dim_v > 0 || record->given_run_count || record->scores_in.region_id ||
+            group->policy.scorer != CKV_SCORER_WINDOW)
                 return true;
         if (group->policy.profile == CKV_PROFILE_KVPRESS || group->policy.profile == CKV_PROFILE_PAPER)
-                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_POLICY_PROFILE, part.group, part.policy, CKV_D_LATENT_PROFILE, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_POLICY_PROFILE, part.group, part.policy,
+                                     CKV_D_LATENT_PROFILE, 0, 0, 0);
         if (group->policy.scale == 0)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, part.group, part.policy, CKV_D_MISSING, 0, 0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, part.group, part.policy, CKV_D_MISSING, 0,
+                                     0, 0);
         return true;
 }
 
-bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_group *group, const struct ckv_record_policy *policy,
-                      struct ckv_part part, struct ckv_record_status *ret_status) {
+/* check_each() - heads that keep different rows have no common positions */
+static bool check_each(const struct ckv_job_group *group, const struct ckv_record_group *record, struct ckv_part part,
+                       struct ckv_record_status *status) {
+        if (group->policy.heads != CKV_HEADS_EACH || record->given_run_count)
+                return true;
+        if (record->position_run_count)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_HEADS, part.group, part.policy,
+                                     CKV_D_EACH_POSITIONS, 0, 0, 0);
+        if (group->policy.sliding)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_HEADS, part.group, part.policy,
+                                     CKV_D_EACH_SLIDING, 0, 0, 0);
+        return true;
+}
+
+/* check_page() - what is freed are blocks of the engine's */
+static bool check_page(const struct ckv_job_group *group, uint32_t tokens_per_block, struct ckv_part part,
+                       struct ckv_record_status *status) {
+        if (group->policy.selector == CKV_SELECTOR_PAGE && group->policy.page % tokens_per_block)
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_PAGE, part.group, part.policy, CKV_D_PAGE_BLOCKS,
+                                     tokens_per_block, group->policy.page, 0);
+        return true;
+}
+
+/* check_use() - what the policy needs of this request: queries, values, scores, a mode that it can have */
+static bool check_use(const struct ckv_request *request, const struct ckv_record_compress *body, const struct ckv_record_group *record,
+                      struct ckv_part part, struct ckv_record_status *status) {
+        const struct ckv_job_group *group = ckv_request_part(request, part.group, part.policy);
+        const struct ckv_policy_use use = {
+                .rows = group->selection.rows, .query_rows = body->has_queries ? body->query_rows : 0,
+                .values = group->head_dim_v > 0, .scores = record->scores_in.region_id != 0,
+                .plan = request->mode == CKV_MODE_PLAN, .in_place = request->mode == CKV_MODE_IN_PLACE,
+                .slots = record->table_form == CKV_TABLE_TOKENS || record->table_form == CKV_TABLE_TOKEN_RUNS,
+        };
+        struct ckv_policy_fault fault;
+
+        return record->given_run_count || ckv_policy_check_use(&group->policy, &use, &fault) ||
+               ckv_policy_refuse(status, &fault, group->policy.profile, part);
+}
+
+bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_compress *body, const struct ckv_record_group *group,
+                      const struct ckv_record_policy *policy, struct ckv_part part, struct ckv_record_status *ret_status) {
         struct ckv_job_group *job_group = ckv_request_part(request, part.group, part.policy);
-        uint32_t layers = request->cache->groups[group->group].layer_count;
+        const struct ckv_cache_group *cache_group = &request->cache->groups[group->group];
         struct ckv_policy_fault fault;
         struct ckv_policy asked;
 
         policy_from_record(policy, &asked);
         asked.layer_first = 0;  /* admit_parts.c has made sense of it */
+        if (asked.selector == CKV_SELECTOR_PAGE && asked.page == 0)
+                asked.page = cache_group->tokens_per_block;
         if (!ckv_policy_resolve(&asked, &job_group->policy, &fault) ||
             (!group->given_run_count &&
              !ckv_policy_check_budget(&job_group->policy, group->keep_ratio, group->max_tokens, &fault)))
-                return refuse_fault(ret_status, &fault, asked.profile, part);
+                return ckv_policy_refuse(ret_status, &fault, asked.profile, part);
         job_group->policy.layer_first = job_group->layers[0].number;
-        if (job_group->policy.reuse > layers)
+        if (job_group->policy.reuse > cache_group->layer_count)
                 return ckv_refuse_at(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_REUSE, part.group, part.policy, CKV_D_RANGE, 1,
-                                     layers, job_group->policy.reuse);
+                                     cache_group->layer_count, job_group->policy.reuse);
         job_group->selection.keep_ratio = group->keep_ratio;
         job_group->selection.max_tokens = group->max_tokens;
-        return check_latent(job_group, group, part, ret_status);
+        return check_latent(job_group, group, part, ret_status) && check_each(job_group, group, part, ret_status) &&
+               check_page(job_group, cache_group->tokens_per_block, part, ret_status) &&
+               check_use(request, body, group, part, ret_status);
 }

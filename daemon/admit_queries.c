@@ -16,64 +16,29 @@
 
 #include <errno.h>
 
-enum { H2O_ROWS_MAX = 32768 };  /* w = L: work and queries grow with the square of it */
-
-static bool reads_queries(enum ckv_scorer scorer) {
-        return scorer == CKV_SCORER_WINDOW || scorer == CKV_SCORER_RAW_QK || scorer == CKV_SCORER_DROP;
-}
-
-static bool is_h2o(const struct ckv_job_group *group) {
-        return group->policy.selector == CKV_SELECTOR_H2O;
-}
-
-/* window_of() - query rows that vote */
-static uint32_t window_of(const struct ckv_job_group *group) {
-        return is_h2o(group) ? group->selection.rows : group->policy.window;
-}
-
+/* needs_queries() - is the group scored by queries? Then admit_policy.c saw to it that there are enough of them. */
 static bool needs_queries(const struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
+        uint32_t rows = group->selection.rows;
 
-        return !group->given && !group->scores.in && reads_queries(policy->scorer) && policy->selector != CKV_SELECTOR_STREAMING &&
-               group->selection.rows > 0 && group->selection.rows >= policy->min_tokens && group->selection.rows >= window_of(group);
+        return !group->given && !group->scores.in && ckv_policy_reads_queries(policy) && rows > 0 && rows >= policy->min_tokens &&
+               rows >= ckv_policy_window(policy, rows);
 }
 
-/* check_h2o() - a query for each row, and no more rows than that is bearable for */
-static bool check_h2o(const struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *status) {
-        for (uint32_t i = 0; i < request->group_count; i++)
-                for (uint32_t k = 0; k < request->groups[i].part_count; k++) {
-                        const struct ckv_job_group *group = ckv_request_part(request, i, k);
-
-                        if (!needs_queries(group) || !is_h2o(group))
-                                continue;
-                        if (group->selection.rows > H2O_ROWS_MAX)
-                                return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_POLICY_SELECTOR, i, k, CKV_D_H2O_TOO_LONG,
-                                                     H2O_ROWS_MAX, group->selection.rows, 0);
-                        if (body->has_queries && body->query_rows != group->selection.rows)
-                                return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_ROWS, CKV_D_ALL_ROWS,
-                                                  group->selection.rows, body->query_rows, 0);
-                }
-        return true;
-}
-
-/* check_rows() - do the given rows serve each group that needs them? */
-static bool check_rows(const struct ckv_job *job, const struct ckv_record_compress *body, struct ckv_record_status *status) {
+/* check_last_row() - does the newest query lie in each group that needs queries, and all that vote with it? */
+static bool check_last_row(const struct ckv_job *job, struct ckv_record_status *status) {
         for (uint32_t i = 0; i < job->group_count; i++) {
                 const struct ckv_job_group *group = &job->groups[i];
-                uint32_t last;
+                uint32_t window = ckv_policy_window(&group->policy, group->selection.rows), last;
 
                 if (!needs_queries(group))
                         continue;
-                if (body->query_rows < window_of(group))
-                        return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_ROWS, CKV_D_QUERY_ROWS, window_of(group),
-                                          body->query_rows, 0);
                 last = ckv_job_last_row(job, group);
                 if (last >= group->selection.rows)
                         return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_QUERY_PAST_END, last,
                                           group->selection.rows - 1, 0);
-                if (last + 1 < window_of(group))
-                        return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_AT_LEAST,
-                                          window_of(group) - 1, last, 0);
+                if (last + 1 < window)
+                        return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_QUERIES_LAST_ROW, CKV_D_AT_LEAST, window - 1, last, 0);
         }
         return true;
 }
@@ -205,20 +170,16 @@ bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_pa
         struct ckv_region *region;
         uint8_t *address;
         uint64_t element;
-        bool needed = false, all_rows = false;
+        bool all_rows = false;
 
-        for (uint32_t i = 0; i < job->group_count; i++) {
-                needed = needed || needs_queries(&job->groups[i]);
-                all_rows = all_rows || is_h2o(&job->groups[i]);
-        }
-        if (!check_h2o(request, body, ret_status))
-                return false;
+        for (uint32_t i = 0; i < job->group_count; i++)
+                all_rows = all_rows || job->groups[i].policy.selector == CKV_SELECTOR_H2O;
         if (!body->has_queries && (body->lse.region_id || body->sink_logits.region_id))
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, body->lse.region_id ? CKV_F_QUERIES_LSE : CKV_F_QUERIES_SINK_LOGITS,
                                   CKV_D_NOT_USED, 0, 0, 0);
         if (!body->has_queries)
-                return !needed || ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES, CKV_D_NEEDS_QUERIES, 0, 0, 0);
-        if (!check_form(body, all_rows ? H2O_ROWS_MAX : CKV_LIMIT_QUERY_ROWS, &element, ret_status))
+                return true;    /* who needs them was refused by its policy */
+        if (!check_form(body, all_rows ? CKV_H2O_ROWS_MAX : CKV_LIMIT_QUERY_ROWS, &element, ret_status))
                 return false;
         for (uint32_t i = 1; i < body->query_layer_count; i++)
                 if (parts->query_layers[i] <= parts->query_layers[i - 1])
@@ -234,7 +195,7 @@ bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_pa
                 .dtype = (enum ckv_dtype)body->query_dtype, .rows = body->query_rows, .ring_start = body->query_ring_start,
                 .head_stride = body->query_head_stride, .row_stride = body->query_row_stride, .last_row = body->query_last_row,
         };
-        if (!check_rows(job, body, ret_status))
+        if (!check_last_row(job, ret_status))
                 return false;
         if (find_places(request, parts, &places))
                 return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);

@@ -19,8 +19,6 @@
 #include <errno.h>
 #include <string.h>
 
-enum table_form { TABLE_NONE = 0, TABLE_BLOCKS = 1, TABLE_BLOCK_RUNS = 2, TABLE_TOKENS = 3, TABLE_TOKEN_RUNS = 4 };    /* TableForm */
-
 /* One table on its way from the request to the job. */
 struct table {
         uint32_t index;                 /* of the group in the request */
@@ -99,9 +97,9 @@ static bool read_table(struct ckv_request *request, struct table *t, struct ckv_
         _cleanup_free_ uint32_t *words = NULL;
         uint64_t count;
 
-        if (t->form == TABLE_NONE && t->most == 0)
+        if (t->form == CKV_TABLE_NONE && t->most == 0)
                 return true;    /* no rows, no table */
-        if (t->form < TABLE_BLOCKS || t->form > TABLE_TOKEN_RUNS)
+        if (t->form < CKV_TABLE_BLOCKS || t->form > CKV_TABLE_TOKEN_RUNS)
                 return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->form_field, CKV_D_ENUM, t->form, 0, 0);
         if (!fetch(request, t, &words, &count, status))
                 return false;
@@ -170,8 +168,8 @@ static bool check_disjoint(const struct table *source, const struct table *t, st
 }
 
 static void set_form(struct table *t, uint32_t rows, uint32_t num_blocks, uint32_t per_block) {
-        t->runs = t->form == TABLE_BLOCK_RUNS || t->form == TABLE_TOKEN_RUNS;
-        t->by_token = t->form == TABLE_TOKENS || t->form == TABLE_TOKEN_RUNS;
+        t->runs = t->form == CKV_TABLE_BLOCK_RUNS || t->form == CKV_TABLE_TOKEN_RUNS;
+        t->by_token = t->form == CKV_TABLE_TOKENS || t->form == CKV_TABLE_TOKEN_RUNS;
         t->per_block = per_block;
         t->most = t->by_token ? rows : ((uint64_t)rows + per_block - 1) / per_block;
         t->ids = t->by_token ? (uint64_t)num_blocks * per_block : num_blocks;

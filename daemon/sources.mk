@@ -5,7 +5,7 @@ chunkkvd_PROCESS := daemon/main.c daemon/options.c daemon/runtime_dir.c daemon/e
 # chunkkvd: tenants, sessions, requests
 chunkkvd_CORE := daemon/tenant.c daemon/share.c daemon/breach.c daemon/session.c daemon/region.c daemon/extent.c daemon/overlap.c daemon/alias.c daemon/outputs.c daemon/cache.c daemon/window.c \
         daemon/dispatch.c daemon/request.c daemon/engine.c daemon/admit.c daemon/admit_table.c daemon/admit_policy.c \
-        daemon/admit_parts.c daemon/admit_lists.c daemon/admit_queries.c daemon/admit_floats.c daemon/admit_given.c daemon/admit_reply.c \
+        daemon/admit_parts.c daemon/admit_fault.c daemon/admit_lists.c daemon/admit_queries.c daemon/admit_floats.c daemon/admit_given.c daemon/admit_reply.c \
         daemon/answer.c daemon/answer_compressed.c daemon/answer_sets.c
 
 PROGRAMS += chunkkvd

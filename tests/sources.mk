@@ -17,7 +17,7 @@ test_runs_LIBS := proto base
 test_runs_LDLIBS := $(CHECK_LDLIBS)
 
 # the scalar reference and the selection
-TESTS += test_policy test_select test_reference_math test_reference test_compact test_steps test_golden
+TESTS += test_policy test_select test_reference_math test_reference test_compact test_steps test_steps_kill test_golden
 test_policy_SOURCES := tests/test_policy.c
 test_policy_LIBS := kernels base
 test_policy_LDLIBS := $(CHECK_LDLIBS)
@@ -36,6 +36,9 @@ test_compact_LDLIBS := $(CHECK_LDLIBS)
 test_steps_SOURCES := tests/test_steps.c tests/support_moves.c
 test_steps_LIBS := kernels base
 test_steps_LDLIBS := $(CHECK_LDLIBS)
+test_steps_kill_SOURCES := tests/test_steps_kill.c tests/support_moves.c
+test_steps_kill_LIBS := kernels base
+test_steps_kill_LDLIBS := $(CHECK_LDLIBS)
 test_golden_SOURCES := tests/test_golden.c tests/support_golden.c tests/support_safetensors.c
 test_golden_LIBS := kernels base
 test_golden_LDLIBS := $(CHECK_LDLIBS) -lcjson
@@ -163,7 +166,7 @@ test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # admission and answers of the core, without a process
 TESTS += test_reply_bounds
-CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
+CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_fault.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
         admit_queries.c admit_reply.c admit_table.c answer.c answer_compressed.c answer_sets.c \
         overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c window.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
@@ -171,7 +174,7 @@ test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c da
 test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
 test_reply_bounds_LIBS := kernels proto ipc base
 test_reply_bounds_LDLIBS := $(CHECK_LDLIBS) -lsystemd -lprotobuf-c
-CORE_TESTS := test_admit test_admit_tables test_admit_queries test_cache test_request
+CORE_TESTS := test_admit test_admit_policies test_admit_tables test_admit_queries test_cache test_request
 TESTS += $(CORE_TESTS)
 define core_test
 $(1)_SOURCES := tests/$(1).c tests/support_random.c $$(CORE_SOURCES)
@@ -185,3 +188,9 @@ TESTS += test_tenant
 test_tenant_SOURCES := tests/test_tenant.c $(addprefix daemon/,tenant.c share.c breach.c loop_thread.c options.c)
 test_tenant_LIBS := proto base
 test_tenant_LDLIBS := $(CHECK_LDLIBS) -lsystemd
+
+# turns between keys, by device time
+TESTS += test_cpu_turns
+test_cpu_turns_SOURCES := tests/test_cpu_turns.c tests/support_endless.c
+test_cpu_turns_LIBS := kernels base
+test_cpu_turns_LDLIBS := $(CHECK_LDLIBS)

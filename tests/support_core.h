@@ -18,6 +18,7 @@
 
 enum {
         CORE_GROUPS = 2,
+        CORE_POLICIES = 8,
         CORE_SPARE_BYTES = 4 << 20,     /* of the region, behind planes and queries: for tables, scores, replies */
         CORE_WRITABLE = 1,              /* region ids: the same memory twice */
         CORE_READ_ONLY = 2,
@@ -51,7 +52,7 @@ struct core_words {
 struct core_ask {
         struct ckv_record_compress body;
         struct ckv_record_group groups[CORE_GROUPS];
-        struct ckv_record_policy policies[CORE_GROUPS];
+        struct ckv_record_policy policies[CORE_POLICIES];       /* those of group 0 first */
         struct core_words words[CORE_GROUPS];
         const uint32_t *query_layers;
         uint32_t ids[8192];                     /* 0, 1, 2, ...: table of every group */

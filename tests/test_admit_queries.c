@@ -191,7 +191,7 @@ START_TEST(latent_groups) {
         ask.body.mode = CKV_MODE_IN_PLACE;
         ck_assert_int_eq(core_run(&latent, &ask)->code, CKV_CODE_OK);
         ask.policies[0].value_weight = CKV_WEIGHT_L1;
-        core_refused(&latent, &ask, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, CKV_D_NOT_USED);
+        core_refused(&latent, &ask, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_VALUE_WEIGHT, CKV_D_NEEDS_VALUES);
         core_deinit(&latent);
 }
 END_TEST

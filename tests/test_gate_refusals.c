@@ -293,7 +293,9 @@ START_TEST(compress_job) {
 END_TEST
 
 START_TEST(compress_queries) {
-        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.queries", "is required", compress.queries = NULL);
+        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.queries",
+                "the scorer needs queries: send them, or ask for scorer knorm or keydiff, which read keys alone",
+                compress.queries = NULL);
         REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.queries", NULL, compress.queries = NULL;
                 jobs[0].n_policies = jobs[1].n_policies = 0);
         ACCEPTED(COMPRESS, compress.queries = NULL;

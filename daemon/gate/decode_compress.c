@@ -169,7 +169,7 @@ static bool check_page(struct ckv_check *check, const Chunkkv__V1__Compress *com
                 for (size_t k = 0; k < compress->groups[i]->n_policies; k++)
                         if (compress->groups[i]->policies[k]->selector == CHUNKKV__V1__SELECTOR__SELECTOR_PAGE)
                                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT,
-                                                        ckv_at(CKV_F_POLICY_SELECTOR, i, k), CKV_D_NOT_USED, 0, 0, 0);
+                                                        ckv_at(CKV_F_POLICY_SELECTOR, i, k), CKV_D_PAGE_MODE, 0, 0, 0);
         return true;
 }
 
@@ -183,7 +183,8 @@ static bool check_whole(struct ckv_check *check, const Chunkkv__V1__Compress *co
         for (size_t i = 0; i < compress->n_groups; i++)
                 needed = reads_queries(compress->groups[i], &all_rows) || needed;
         if (needed && !compress->queries)
-                return ckv_check_missing(check, ckv_at(CKV_F_QUERIES, 0, 0));
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, ckv_at(CKV_F_QUERIES, 0, 0), CKV_D_NEEDS_QUERIES, 0,
+                                        0, 0);
         if (compress->queries && !check_queries(check, compress, all_rows, record))
                 return false;
         return check_answer(check, compress, record) && check_page(check, compress);

@@ -142,13 +142,22 @@ static bool check_position_runs(struct ckv_check *check, const Chunkkv__V1__Comp
         return ckv_check_append_words(check, job->position_runs, job->n_position_runs);
 }
 
+/* has_leak() - does a policy let scores leak up to boundaries of the caller's? It can do without them. */
+static bool has_leak(const Chunkkv__V1__GroupJob *job) {
+        for (size_t i = 0; i < job->n_policies; i++)
+                if (job->policies[i]->pool == CHUNKKV__V1__POOL__POOL_LEAK)
+                        return true;
+        return false;
+}
+
 static bool check_chunk_lengths(struct ckv_check *check, const Chunkkv__V1__GroupJob *job, size_t index) {
         struct ckv_at at = ckv_at(CKV_F_GROUP_CHUNK_LENGTHS, index, 0);
-        bool used = has_selector(job, CHUNKKV__V1__SELECTOR__SELECTOR_CHUNK_AT) && job->n_given_runs == 0;
+        bool needed = has_selector(job, CHUNKKV__V1__SELECTOR__SELECTOR_CHUNK_AT);
+        bool used = (needed || has_leak(job)) && job->n_given_runs == 0;
         uint64_t sum = 0;
 
         if (job->n_chunk_lengths == 0)
-                return !used || job->physical_len == 0 || ckv_check_missing(check, at);
+                return !used || !needed || job->physical_len == 0 || ckv_check_missing(check, at);
         if (!used)
                 return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_NOT_USED, 0, 0, 0);
         for (size_t i = 0; i < job->n_chunk_lengths; i++) {
