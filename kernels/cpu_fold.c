@@ -25,7 +25,6 @@ enum {
 /* Rows [from, to) with those that pooling needs: [near, far). All inside the sequence. */
 struct stretch {
         uint32_t from, to, near, far;
-        double divisor[SPAN];                           /* of row near + i */
 };
 
 /* R11's maximum that hands on a NaN, as in the reference */
@@ -33,47 +32,59 @@ static double greater(double old, double new) {
         return new > old || new != new ? new : old;
 }
 
-static void stretch_init(struct stretch *stretch, const struct ckv_cpu_fold *fold, uint32_t item) {
-        const struct ckv_policy *policy = &fold->group->policy;
+static struct stretch stretch_of(const struct ckv_cpu_fold *fold, uint32_t item) {
         uint32_t rows = fold->group->selection.rows;
+        struct stretch stretch = { .from = item * CKV_CPU_FOLD_ROWS };
 
-        stretch->from = item * CKV_CPU_FOLD_ROWS;
-        stretch->to = CKV_MIN(rows - stretch->from, CKV_CPU_FOLD_ROWS) + stretch->from;
-        stretch->near = stretch->from > HALO ? stretch->from - HALO : 0;
-        stretch->far = CKV_MIN(rows - stretch->to, HALO) + stretch->to;
-        for (uint32_t j = stretch->near; j < stretch->far; j++) {
-                uint32_t seen = 0;
+        stretch.to = CKV_MIN(rows - stretch.from, CKV_CPU_FOLD_ROWS) + stretch.from;
+        stretch.near = stretch.from > HALO ? stretch.from - HALO : 0;
+        stretch.far = CKV_MIN(rows - stretch.to, HALO) + stretch.to;
+        return stretch;
+}
 
-                if (policy->norm == CKV_NORM_SEEN && policy->scorer == CKV_SCORER_WINDOW)
-                        for (uint32_t t = 0; t < policy->window; t++)
-                                seen += j >= fold->low[t] && j < fold->high[t];
-                else if (policy->norm == CKV_NORM_MEAN && policy->scorer == CKV_SCORER_WINDOW)
-                        seen = policy->window;
+void ckv__cpu_fold_weights(const struct ckv_cpu_fold *fold, uint32_t item, uint32_t from, uint32_t to, double *ret_weights) {
+        const struct ckv_policy *policy = &fold->group->policy;
+        const float *a = fold->a + (size_t)item * fold->group->selection.rows;
+        const float *older = fold->older ? fold->older + (size_t)item * fold->group->selection.rows : NULL;
+        bool plain = policy->scorer != CKV_SCORER_WINDOW, sum = !plain && policy->window_reduce != CKV_ROWS_MAX;
+        double mean = sum && policy->norm == CKV_NORM_MEAN ? (double)fold->votes : 1;
+
+        for (uint32_t j = from; j < to; j++) {
                 /* a row that nobody sees has weight 0: divided by 1 it stays so */
-                stretch->divisor[j - stretch->near] = CKV_MAX(seen, 1);
+                double divisor = sum && fold->seen ? (double)CKV_MAX(fold->seen[j], 1) : mean, weight = (double)a[j] / divisor;
+
+                if (older) {
+                        weight = weight - (double)older[j] / (double)fold->older_rows;
+                        weight = weight < 0 ? 0 : weight;
+                }
+                ret_weights[j - from] = !plain && j < policy->mute ? 0 : weight;
         }
 }
 
-/* One query head: out[to - from] = pooled a; a[near .. far) */
-static void pool_head(const struct ckv_policy *policy, const struct stretch *stretch, uint32_t rows, const float *a, double *out) {
-        uint32_t half = policy->pool == CKV_POOL_NONE ? 0 : (policy->pool_size - 1) / 2;
-        uint32_t domain = policy->pool == CKV_POOL_NONE ? 0 : rows - policy->window;
-        double normed[SPAN];
+/* One head: out[to - from] = its weights pooled */
+static void pool_head(const struct ckv_cpu_fold *fold, const struct stretch *stretch, uint32_t item, double *out) {
+        const struct ckv_policy *policy = &fold->group->policy;
+        bool pool = policy->pool == CKV_POOL_AVG || policy->pool == CKV_POOL_MAX;
+        uint32_t rows = fold->group->selection.rows, half = pool ? (policy->pool_size - 1) / 2 : 0;
+        uint32_t domain = pool ? ckv_ref_pool_domain(fold->group) : 0;
+        double near[SPAN];
 
-        for (uint32_t j = stretch->near; j < stretch->far; j++)
-                normed[j - stretch->near] = (double)a[j] / stretch->divisor[j - stretch->near];
+        if (fold->s)
+                memcpy(near, fold->s + (size_t)item * rows + stretch->near, (stretch->far - stretch->near) * sizeof(*near));
+        else
+                ckv__cpu_fold_weights(fold, item, stretch->near, stretch->far, near);
         for (uint32_t j = stretch->from; j < stretch->to; j++) {
                 uint32_t low = j > half ? j - half : 0, high = j;
-                double sum = 0, most = normed[low - stretch->near];
+                double sum = 0, most = near[low - stretch->near];
 
                 if (j >= domain) {
-                        out[j - stretch->from] = normed[j - stretch->near];
+                        out[j - stretch->from] = near[j - stretch->near];
                         continue;
                 }
                 high = CKV_MIN(half, domain - 1 - j) + j;
                 for (uint32_t i = low; i <= high; i++) {
-                        sum += normed[i - stretch->near];
-                        most = greater(most, normed[i - stretch->near]);
+                        sum += near[i - stretch->near];
+                        most = greater(most, near[i - stretch->near]);
                 }
                 out[j - stretch->from] = policy->pool == CKV_POOL_AVG ? sum / (double)policy->pool_size : most;
         }
@@ -82,12 +93,11 @@ static void pool_head(const struct ckv_policy *policy, const struct stretch *str
 /* S[g][j] of one KV head, without the norm of V: out[to - from] */
 static void group_heads(const struct ckv_cpu_fold *fold, const struct stretch *stretch, uint32_t head, double *out) {
         const struct ckv_policy *policy = &fold->group->policy;
-        uint32_t rows = fold->group->selection.rows, per_group = fold->group->q_heads / fold->group->kv_heads;
-        uint32_t count = stretch->to - stretch->from;
+        uint32_t per_group = fold->per_group, count = stretch->to - stretch->from;
         double pooled[CKV_CPU_FOLD_ROWS];
 
         for (uint32_t h = 0; h < per_group; h++) {
-                pool_head(policy, stretch, rows, fold->a + ((size_t)head * per_group + h) * rows, pooled);
+                pool_head(fold, stretch, head * per_group + h, pooled);
                 for (uint32_t i = 0; i < count; i++) {
                         if (policy->group_heads == CKV_GROUP_MAX)
                                 out[i] = h == 0 ? pooled[i] : greater(out[i], pooled[i]);
@@ -113,10 +123,9 @@ void ckv__cpu_fold_rows(const struct ckv_cpu_fold *fold, uint32_t item, float *v
         const struct ckv_plane *v = &fold->layer->v;
         bool each = policy->heads == CKV_HEADS_EACH;
         uint32_t rows = fold->group->selection.rows;
-        struct stretch stretch;
+        struct stretch stretch = stretch_of(fold, item);
         double s[CKV_CPU_FOLD_ROWS];
 
-        stretch_init(&stretch, fold, item);
         for (uint32_t g = 0; g < fold->heads; g++) {
                 uint32_t head = fold->head_first + g;
 

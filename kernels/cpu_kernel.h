@@ -11,6 +11,7 @@
 
 #include "kernels/layout.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,8 @@ struct ckv_cpu_segment {
         uint32_t query_count, window;
         const uint32_t *low, *high;     /* [window] rows low .. high-1 are visible; both ascend with the query row */
         float cap;                      /* 0, or the logit is cap * tanh(product) */
+        bool again;                     /* weights: there are weights of other query rows already, these join them */
+        bool most;                      /* weights: the largest of the query rows, not their sum */
 
         float *scratch;                 /* [CKV_CPU_SCRATCH_FLOATS], aligned */
 };
@@ -63,12 +66,24 @@ struct ckv_cpu_kernel {
          * weights() - second pass: sum over the query rows of 2^(logit - max) * inverse, for each head and row
          * @max, @inverse: [query_count] of the whole sequence; inverse = 1 / Z
          * @ret_a:         head n, row first + i goes to ret_a[n * stride + i]
+         * @ret_above:     [query_count] the maxima are the caller's and may be too small: by how much, at most, a visible
+         *                 logit is above, and where it is, it counts as equal; NULL: none is above
+         * @ret_total:     [query_count] sum over the visible rows of 2^(logit - max) * inverse; NULL with ret_above
          */
         void (*weights)(const struct ckv_cpu_segment *segment, const float *max, const float *inverse, float *ret_a,
-                        size_t stride);
+                        size_t stride, float *ret_above, float *ret_total);
 
         /* products() - bare products of each query (window = 1: one a head) with all rows of the segment, no mask */
         void (*products)(const struct ckv_cpu_segment *segment, float *ret_a, size_t stride);
+
+        /* norms() - length of each row: [rows]; reads k, table, head, first, rows, dims and scratch only, as the next two do */
+        void (*norms)(const struct ckv_cpu_segment *segment, double *ret_norms);
+
+        /* directions() - sum over the rows of the row, divided by its length or by 1e-12 if that is more: [dims]; norms from norms() */
+        void (*directions)(const struct ckv_cpu_segment *segment, const double *norms, double *ret_sum);
+
+        /* dots() - product of each row with one vector: [rows] */
+        void (*dots)(const struct ckv_cpu_segment *segment, const double *vector, double *ret_dots);
 };
 
 extern const struct ckv_cpu_kernel ckv__cpu_kernel_generic;

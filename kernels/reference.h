@@ -75,8 +75,14 @@ float ckv_ref_lse(const struct ckv_job *job, const struct ckv_job_layer *layer, 
 /* ckv_ref_sink_logit() - of query head @head; -infinity, which is none, where the layer has none */
 float ckv_ref_sink_logit(const struct ckv_job_layer *layer, uint32_t head);
 
-/* ckv_ref_lse_wrong() - R40: @above is the most that a logit exceeds the log-sum-exp by, @sum what the weights add up to */
-bool ckv_ref_lse_wrong(double lse, double above, double sum);
+/**
+ * ckv_ref_lse_wrong() - R40: is the log-sum-exp of one query not that of these rows?
+ * @lse:   natural log, over the visible rows and the sink
+ * @sink:  ckv_ref_sink_logit()
+ * @above: by how much the largest logit of a row exceeds lse
+ * @sum:   of the weights of the rows
+ */
+bool ckv_ref_lse_wrong(double lse, double sink, double above, double sum);
 
 /**
  * ckv_ref_score_head() - S1 of scorers window and raw_qk: the weights of one query head, norm, contrast and mute included
@@ -180,9 +186,9 @@ void ckv_ref_unit_scores(const struct ckv_policy *policy, const struct ckv_units
 
 /**
  * ckv_ref_run_plan() - the whole of CKV_STAGE_PLAN for a job
- * @job: its budget, kept, outcome and fail_* are filled in; times, cancel and deadline are the backend's business
+ * @job: its budget, budgets, kept, kept_mass, outcome and fail_* are filled in; times, cancel and deadline are the backend's business
  *
- * Reuse (section 5) counts the layers of each group by themselves.
+ * Reuse (section 5) counts the layers of each layer group by themselves; kernels/sets.h says who leads.
  *
  * Return: 0 whatever the outcome, or -ENOMEM (and CKV_JOB_NO_MEMORY).
  */

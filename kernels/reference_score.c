@@ -83,14 +83,18 @@ float ckv_ref_sink_logit(const struct ckv_job_layer *layer, uint32_t head) {
         return layer->sink_logits ? float_at(layer->sink_logits, head) : -INFINITY;
 }
 
-bool ckv_ref_lse_wrong(double lse, double above, double sum) {
+bool ckv_ref_lse_wrong(double lse, double sink, double above, double sum) {
+        double x = sink - lse;
+
+        above = x > above ? x : above;
+        sum += ckv_ref_exp(x > 0 ? 0 : x);
         /* a NaN of a key or query passes here, and is refused by name of its unit (R23) */
-        return !isfinite(lse) || above > 0.1 || sum < 0.9 || sum > 1.1;
+        return !isfinite(lse) || sink != sink || above > 0.1 || sum < 0.9 || sum > 1.1;
 }
 
 /* Logits s over [low, high) become weights by the caller's log-sum-exp. Return: is that one wrong? */
 static bool weigh_by_lse(double *s, uint32_t low, uint32_t high, double lse, double sink) {
-        double above = sink - lse, sum = 0;
+        double above = -INFINITY, sum = 0;
 
         for (uint32_t j = low; j < high; j++) {
                 double x = s[j] - lse;
@@ -99,8 +103,7 @@ static bool weigh_by_lse(double *s, uint32_t low, uint32_t high, double lse, dou
                 s[j] = ckv_ref_exp(x > 0 ? 0 : x);
                 sum += s[j];
         }
-        sum += ckv_ref_exp(sink - lse > 0 ? 0 : sink - lse);
-        return ckv_ref_lse_wrong(lse, above, sum);
+        return ckv_ref_lse_wrong(lse, sink, above, sum);
 }
 
 /* a[j] takes in p[j], which is not negative */

@@ -250,7 +250,7 @@ static void weigh(const struct ckv_cpu_kernel *kernel, const float *keys, uint32
         };
 
         ck_assert_ptr_nonnull(segment.scratch);
-        kernel->weights(&segment, &max, &inverse, ret_weights, count);
+        kernel->weights(&segment, &max, &inverse, ret_weights, count, NULL, NULL);
         free(segment.scratch);
 }
 

@@ -1,0 +1,238 @@
+/*
+ * The scorers window and raw_qk, a band of KV heads at a time; for each panel
+ * of query rows
+ *
+ *     QUERIES   widen the queries and lay them out for the kernel
+ *     SUMS      each segment of rows: maximum and sum of 2^(logit - maximum) of each query
+ *     COMBINE   each query: maximum and 1 / Z over the segments
+ *     WEIGHTS   each segment: A[h][j] takes in 2^(logit - maximum) / Z of the panel's query rows
+ *     CHECK     each query head: was the caller's log-sum-exp right (R40)?
+ *
+ * and then
+ *
+ *     LEAK      each query head: pool = leak
+ *     FOLD      each stretch of rows: A to T[j]
+ *
+ * A log-sum-exp of the caller stands for maximum and Z, and SUMS and COMBINE
+ * are left out: one pass over K.  Segments are summed up in ascending order.
+ * A band is as many KV heads as fit BAND_BYTES: it bounds memory at long
+ * contexts, and as T adds up its heads in ascending order either way, it does
+ * not show.  One panel holds 256 query rows, which is every window but that of
+ * H2O; the rows whose mean is subtracted (contrast) are panels of their own,
+ * summed up in another array.
+ *
+ * raw_qk is linear in the queries: the sum over t moves into the query, and
+ * one product per head is left.
+ *
+ * Logits are computed in units of log 2, the factor being multiplied into the
+ * queries.  A NaN or an infinity in a visible key or query ends up in Z and so
+ * in every row that the query sees (R23).  Products beyond the range of
+ * binary32 do so too.
+ */
+#include "base/macros.h"
+#include "kernels/cpu_attention.h"
+#include "kernels/cpu_fold.h"
+#include "kernels/cpu_score.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+        SEGMENT_ROWS = 256,
+        SEGMENT_WORK = 1 << 22,         /* multiplications of one item: tens of microseconds */
+        BAND_BYTES = 64 << 20,
+        PANEL_QUERIES = 4096,           /* of a KV head, where a window has several panels */
+};
+
+static const double log2e = 0x1.71547652b82fep+0;
+
+uint32_t ckv__cpu_segment_rows(uint32_t query_count, uint32_t dims) {
+        uint32_t rows = SEGMENT_ROWS;
+
+        while (rows > CKV_CPU_TILE && (uint64_t)rows * query_count * dims > SEGMENT_WORK)
+                rows /= 2;
+        return rows;
+}
+
+static uint32_t attention_items(const struct ckv_cpu_score *score) {
+        const struct ckv_cpu_attention *state = score->state;
+
+        switch (score->phase) {
+        case CKV_CPU_QUERIES:
+                return ckv__cpu_pieces(state->query_count, CKV_CPU_PANEL) * state->heads;
+        case CKV_CPU_COMBINE:
+                return ckv__cpu_pieces(state->query_count, CKV_CPU_COMBINE_QUERIES) * state->heads;
+        case CKV_CPU_CHECK:
+        case CKV_CPU_LEAK:
+                return state->per_group * state->heads;
+        case CKV_CPU_FOLD:
+                return ckv__cpu_pieces(score->group->selection.rows, CKV_CPU_FOLD_ROWS);
+        default:
+                return state->segments * state->heads;
+        }
+}
+
+/* Turn to the panel that begins with query row @first. */
+static void begin_panel(struct ckv_cpu_score *score, uint32_t first, bool contrast, bool again) {
+        struct ckv_cpu_attention *state = score->state;
+        uint32_t end = contrast ? state->part.contrast_end : state->part.vote_end;
+
+        state->first = first;
+        state->rows = CKV_MIN(end - first, state->panel_most);
+        state->contrast = contrast;
+        state->again = again;
+        state->query_count = state->per_group * (state->raw ? 1 : state->rows);
+        state->query_padded = ckv__cpu_pieces(state->query_count, CKV_CPU_BLOCK) * CKV_CPU_BLOCK;
+        for (uint32_t t = 0; t < state->rows && !state->raw; t++)
+                ckv_ref_visible(score->job, score->group, score->job->queries.rows - 1 - first - t, &state->low[t], &state->high[t]);
+        score->phase = CKV_CPU_QUERIES;
+}
+
+static void begin_band(struct ckv_cpu_score *score, uint32_t head_first) {
+        struct ckv_cpu_attention *state = score->state;
+
+        state->head_first = head_first;
+        state->heads = CKV_MIN(score->group->kv_heads - head_first, state->band);
+        memset(state->wrong, 0, (size_t)state->heads * state->per_group * sizeof(*state->wrong));
+        begin_panel(score, state->part.vote_first, false, false);
+}
+
+/* The panel is through: the next one, or what comes behind the last. */
+static void end_panel(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+        uint32_t next = state->first + state->rows, end = state->contrast ? state->part.contrast_end : state->part.vote_end;
+
+        if (state->raw || (next == end && (state->contrast || !state->older))) {
+                score->phase = state->leaked ? CKV_CPU_LEAK : CKV_CPU_FOLD;
+                for (uint32_t h = 0; h < state->heads * state->per_group && score->bad_head == 0; h++)
+                        score->bad_head = state->wrong[h] ? state->head_first * state->per_group + h + 1 : 0;
+                if (score->bad_head > 0)
+                        score->phase = CKV_CPU_PHASE_DONE;
+        } else if (next == end)
+                begin_panel(score, state->part.contrast_first, true, false);
+        else
+                begin_panel(score, next, state->contrast, true);
+}
+
+static void attention_next(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+        bool lse = score->layer->lse && !state->raw;
+
+        switch (score->phase) {
+        case CKV_CPU_QUERIES:
+                score->phase = state->raw || lse ? CKV_CPU_WEIGHTS : CKV_CPU_SUMS;
+                break;
+        case CKV_CPU_WEIGHTS:
+                if (lse)
+                        score->phase = CKV_CPU_CHECK;
+                else
+                        end_panel(score);
+                break;
+        case CKV_CPU_CHECK:
+                end_panel(score);
+                break;
+        case CKV_CPU_FOLD:
+                if (state->head_first + state->heads < score->group->kv_heads)
+                        begin_band(score, state->head_first + state->heads);
+                else
+                        score->phase = CKV_CPU_PHASE_DONE;
+                break;
+        default:
+                score->phase++;
+        }
+}
+
+static void attention_begin(struct ckv_cpu_score *score) {
+        begin_band(score, 0);
+}
+
+static void set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_attention *state) {
+        const struct ckv_job_group *group = score->group;
+        const struct ckv_policy *policy = &group->policy;
+        uint64_t scale_bytes = sizeof(float) * (1 + (uint64_t)(policy->pool == CKV_POOL_LEAK) * 2), per_head;
+        uint32_t votes, older;
+        double scale = ckv_ref_scale(group);
+
+        state->raw = policy->scorer == CKV_SCORER_RAW_QK;
+        state->per_group = group->q_heads / group->kv_heads;
+        state->part = ckv_ref_query_rows(score->job, group);
+        votes = state->part.vote_end - state->part.vote_first;
+        older = state->raw ? 0 : state->part.contrast_end - state->part.contrast_first;
+        state->panel_most = CKV_MAX(votes, older);
+        if (state->panel_most > CKV_CPU_PANEL_ROWS)
+                state->panel_most = CKV_MIN(CKV_MAX(PANEL_QUERIES / state->per_group, 1), CKV_CPU_PANEL_ROWS);
+        state->queries_most = state->per_group * (state->raw ? 1 : state->panel_most);
+        state->padded_most = ckv__cpu_pieces(state->queries_most, CKV_CPU_BLOCK) * CKV_CPU_BLOCK;
+        state->segment_rows = ckv__cpu_segment_rows(state->queries_most, group->head_dim_k);
+        state->segments = ckv__cpu_pieces(group->selection.rows, state->segment_rows);
+        if (state->raw)
+                state->factor = 1;
+        else if (policy->softcap > 0) {
+                state->factor = scale / policy->softcap;
+                state->cap = (float)(policy->softcap * log2e);
+        } else
+                state->factor = scale * log2e;
+        per_head = (uint64_t)state->per_group * group->selection.rows * (scale_bytes + (older > 0) * sizeof(float)) +
+                   (uint64_t)state->padded_most * (group->head_dim_k + 2 * (uint64_t)state->segments + 2) * sizeof(float);
+        state->band = (uint32_t)CKV_MIN(CKV_MAX(BAND_BYTES / per_head, 1), group->kv_heads);
+}
+
+static int attention_init(struct ckv_cpu_score *score) {
+        const struct ckv_job_group *group = score->group;
+        const struct ckv_policy *policy = &group->policy;
+        struct ckv_cpu_attention *state = score->state = calloc(1, sizeof(*state));
+        bool older, leak = policy->pool == CKV_POOL_LEAK, seen = policy->norm == CKV_NORM_SEEN;
+        size_t partials, queries, weights;
+
+        if (!state)
+                return -ENOMEM;
+        set_shape(score, state);
+        older = !state->raw && state->part.contrast_end > state->part.contrast_first;
+        queries = (size_t)state->band * state->padded_most;
+        partials = (size_t)state->band * state->segments * state->queries_most;
+        weights = (size_t)state->band * state->per_group * group->selection.rows;
+        /* zeroed: the queries that fill up a block are computed with and thrown away */
+        state->queries = calloc(queries * group->head_dim_k, sizeof(float));
+        state->segment_max = malloc(partials * sizeof(float));
+        state->segment_sum = malloc(partials * sizeof(float));
+        state->max = malloc(queries * sizeof(float));
+        state->inverse = malloc(queries * sizeof(float));
+        state->a = malloc(weights * sizeof(float));
+        state->older = older ? malloc(weights * sizeof(float)) : NULL;
+        state->leaked = leak ? malloc(weights * sizeof(double)) : NULL;
+        state->seen = seen ? malloc(((size_t)group->selection.rows + 1) * sizeof(uint32_t)) : NULL;
+        state->wrong = malloc((size_t)state->band * state->per_group * sizeof(bool));
+        if (!state->queries || !state->segment_max || !state->segment_sum || !state->max || !state->inverse || !state->a ||
+            (older && !state->older) || (leak && !state->leaked) || (seen && !state->seen) || !state->wrong)
+                return -ENOMEM;
+        if (seen)
+                ckv_ref_seen(score->job, group, state->seen);
+        return 0;
+}
+
+static void attention_deinit(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+
+        if (!state)
+                return;
+        free(state->queries);
+        free(state->segment_max);
+        free(state->segment_sum);
+        free(state->max);
+        free(state->inverse);
+        free(state->a);
+        free(state->older);
+        free(state->leaked);
+        free(state->seen);
+        free(state->wrong);
+        free(state);
+}
+
+const struct ckv_cpu_method ckv__cpu_attention = {
+        .work = ckv__cpu_attention_work,
+        .init = attention_init,
+        .deinit = attention_deinit,
+        .begin = attention_begin,
+        .items = attention_items,
+        .next = attention_next,
+};

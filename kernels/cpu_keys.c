@@ -1,0 +1,195 @@
+/*
+ * The scorers that need no queries, on the CPU:
+ *
+ *     NORMS       knorm, vk_ratio, keydiff: a segment of rows of one head; keydiff sums up directions too
+ *     DOTS        keydiff: the same segment against the mean direction of its head
+ *     PARTITIONS  lagkv: one partition of one head, by the reference itself
+ *     FOLD        each stretch of rows: S[g][j] to T[j]
+ *
+ * All of it is in binary64, and segments are summed up in ascending order.
+ * lagkv is slow, and exact: its ranks would turn the smallest error into
+ * another row.
+ */
+#include "base/macros.h"
+#include "kernels/cpu_fold.h"
+#include "kernels/cpu_scorer.h"
+#include "kernels/reference.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum { SEGMENT_ROWS = 256 };
+
+enum phase { PHASE_NORMS, PHASE_DOTS, PHASE_PARTITIONS, PHASE_FOLD };
+
+struct keys {
+        uint32_t segments;
+        double *s;                      /* [kv_heads][L] S[g][j]; keydiff: norms until DOTS */
+        double *directions;             /* [kv_heads][segments][d] NULL unless keydiff */
+        double *mean;                   /* [kv_heads][d] NULL unless keydiff */
+        double *lengths;                /* [kv_heads] of mean */
+};
+
+static double at_least(double v, double least) {
+        return v < least ? least : v;
+}
+
+static struct ckv_cpu_segment segment_of(const struct ckv_cpu_score *score, uint32_t item, float *scratch) {
+        uint32_t heads = score->group->kv_heads, first = item / heads * SEGMENT_ROWS;
+
+        return (struct ckv_cpu_segment){
+                .k = &score->layer->k, .table = &score->group->table, .head = item % heads, .first = first,
+                .rows = CKV_MIN(score->group->selection.rows - first, SEGMENT_ROWS), .dims = score->group->head_dim_k,
+                .scratch = scratch,
+        };
+}
+
+/* Item: (segment, head) */
+static void norms_item(void *context, uint32_t item, float *scratch) {
+        const struct ckv_cpu_score *score = context;
+        const struct keys *state = score->state;
+        struct ckv_cpu_segment segment = segment_of(score, item, scratch);
+        double *s = state->s + (size_t)segment.head * score->group->selection.rows + segment.first, values[SEGMENT_ROWS];
+
+        score->kernel->norms(&segment, s);
+        if (score->group->policy.scorer == CKV_SCORER_KEYDIFF) {
+                size_t at = (size_t)segment.head * state->segments + item / score->group->kv_heads;
+
+                score->kernel->directions(&segment, s, state->directions + at * segment.dims);
+                return;
+        }
+        if (score->group->policy.scorer == CKV_SCORER_VK_RATIO) {
+                segment.k = &score->layer->v;
+                segment.dims = score->layer->v.dims;
+                score->kernel->norms(&segment, values);
+        }
+        for (uint32_t j = 0; j < segment.rows; j++)
+                s[j] = score->group->policy.scorer == CKV_SCORER_KNORM ? -s[j] : values[j] / at_least(s[j], 1e-12);
+}
+
+static void dots_item(void *context, uint32_t item, float *scratch) {
+        const struct ckv_cpu_score *score = context;
+        const struct keys *state = score->state;
+        struct ckv_cpu_segment segment = segment_of(score, item, scratch);
+        double *s = state->s + (size_t)segment.head * score->group->selection.rows + segment.first, dots[SEGMENT_ROWS];
+
+        score->kernel->dots(&segment, state->mean + (size_t)segment.head * segment.dims, dots);
+        for (uint32_t j = 0; j < segment.rows; j++)
+                s[j] = -(dots[j] / (at_least(s[j], 1e-8) * at_least(state->lengths[segment.head], 1e-8)));
+}
+
+/* Item: (partition, head) */
+static void partitions_item(void *context, uint32_t item, float *scratch) {
+        const struct ckv_cpu_score *score = context;
+        const struct keys *state = score->state;
+        uint32_t heads = score->group->kv_heads, head = item % heads;
+
+        ckv_ref_lag_partition(score->group, score->layer, head, item / heads, scratch,
+                              state->s + (size_t)head * score->group->selection.rows);
+}
+
+static void fold_item(void *context, uint32_t item, float *scratch) {
+        const struct ckv_cpu_score *score = context;
+        const struct keys *state = score->state;
+        struct ckv_cpu_fold fold = {
+                .group = score->group, .layer = score->layer, .heads = score->group->kv_heads, .per_group = 1, .s = state->s,
+                .rows = score->rows,
+        };
+
+        ckv__cpu_fold_rows(&fold, item, scratch);
+}
+
+static uint32_t keys_items(const struct ckv_cpu_score *score) {
+        const struct keys *state = score->state;
+        uint32_t heads = score->group->kv_heads;
+
+        switch (score->phase) {
+        case PHASE_PARTITIONS:
+                return ckv_ref_lag_partitions(score->group->selection.rows) * heads;
+        case PHASE_FOLD:
+                return ckv__cpu_pieces(score->group->selection.rows, CKV_CPU_FOLD_ROWS);
+        default:
+                return state->segments * heads;
+        }
+}
+
+/* The mean direction of each head, and its length */
+static void average(struct ckv_cpu_score *score) {
+        struct keys *state = score->state;
+        uint32_t d = score->group->head_dim_k;
+
+        memset(state->mean, 0, (size_t)score->group->kv_heads * d * sizeof(*state->mean));
+        for (uint32_t g = 0; g < score->group->kv_heads; g++) {
+                double *mean = state->mean + (size_t)g * d, sum = 0;
+                const double *from = state->directions + (size_t)g * state->segments * d;
+
+                for (uint32_t i = 0; i < state->segments; i++)
+                        for (uint32_t x = 0; x < d; x++)
+                                mean[x] += from[(size_t)i * d + x];
+                for (uint32_t x = 0; x < d; x++) {
+                        mean[x] = mean[x] / (double)score->group->selection.rows;
+                        sum += mean[x] * mean[x];
+                }
+                state->lengths[g] = sqrt(sum);
+        }
+}
+
+static void keys_next(struct ckv_cpu_score *score) {
+        if (score->phase == PHASE_NORMS && score->group->policy.scorer == CKV_SCORER_KEYDIFF) {
+                average(score);
+                score->phase = PHASE_DOTS;
+        } else
+                score->phase = score->phase == PHASE_FOLD ? CKV_CPU_PHASE_DONE : PHASE_FOLD;
+}
+
+static void keys_begin(struct ckv_cpu_score *score) {
+        score->phase = score->group->policy.scorer == CKV_SCORER_LAGKV ? PHASE_PARTITIONS : PHASE_NORMS;
+}
+
+static int keys_init(struct ckv_cpu_score *score) {
+        const struct ckv_job_group *group = score->group;
+        uint32_t rows = group->selection.rows, d = group->head_dim_k;
+        bool keydiff = group->policy.scorer == CKV_SCORER_KEYDIFF;
+        struct keys *state = score->state = calloc(1, sizeof(*state));
+
+        if (!state)
+                return -ENOMEM;
+        state->segments = ckv__cpu_pieces(rows, SEGMENT_ROWS);
+        state->s = malloc((size_t)group->kv_heads * rows * sizeof(double));
+        state->directions = keydiff ? malloc((size_t)group->kv_heads * state->segments * d * sizeof(double)) : NULL;
+        state->mean = keydiff ? malloc((size_t)group->kv_heads * d * sizeof(double)) : NULL;
+        state->lengths = malloc(group->kv_heads * sizeof(double));
+        if (!state->s || !state->lengths || (keydiff && (!state->directions || !state->mean)))
+                return -ENOMEM;
+        /* partitions write over it where they score */
+        for (uint32_t j = 0; j < rows && group->policy.scorer == CKV_SCORER_LAGKV; j++)
+                for (uint32_t g = 0; g < group->kv_heads; g++)
+                        state->s[(size_t)g * rows + j] = ckv_ref_lag_default(rows, j);
+        return 0;
+}
+
+static void keys_deinit(struct ckv_cpu_score *score) {
+        struct keys *state = score->state;
+
+        if (!state)
+                return;
+        free(state->s);
+        free(state->directions);
+        free(state->mean);
+        free(state->lengths);
+        free(state);
+}
+
+static const ckv_cpu_work keys_work[] = {
+        [PHASE_NORMS] = norms_item, [PHASE_DOTS] = dots_item, [PHASE_PARTITIONS] = partitions_item, [PHASE_FOLD] = fold_item,
+};
+
+const struct ckv_cpu_method ckv__cpu_keys = {
+        .work = keys_work,
+        .init = keys_init,
+        .deinit = keys_deinit,
+        .begin = keys_begin,
+        .items = keys_items,
+        .next = keys_next,
+};

@@ -1,0 +1,50 @@
+/*
+ * How the CPU device scores, from inside: a method is a list of phases, a
+ * phase a list of items that the pool works off.  cpu_score.c steps through
+ * them; cpu_attention.c, cpu_keys.c and cpu_drop.c are the methods.
+ *
+ * An item's size depends on the shape alone, and what items write does not
+ * depend on their order, so neither threads nor slices show in the result
+ * (R30).
+ */
+#ifndef CKV_KERNELS_CPU_SCORER_H
+#define CKV_KERNELS_CPU_SCORER_H
+
+#include "kernels/cpu_kernel.h"
+#include "kernels/cpu_pool.h"
+#include "kernels/job.h"
+
+enum { CKV_CPU_PHASE_DONE = UINT32_MAX >> 1 };
+
+struct ckv_cpu_score;
+
+struct ckv_cpu_method {
+        const ckv_cpu_work *work;                                       /* [phases] an item of each phase; its context is the score */
+        int (*init)(struct ckv_cpu_score *score);                       /* make state; 0 or -ENOMEM */
+        void (*deinit)(struct ckv_cpu_score *score);                    /* free state, also if it is NULL or half made */
+        void (*begin)(struct ckv_cpu_score *score);                     /* turn to score->layer; sets phase */
+        uint32_t (*items)(const struct ckv_cpu_score *score);           /* of the phase; 0 is fine */
+        void (*next)(struct ckv_cpu_score *score);                      /* the phase is through: set the next */
+};
+
+struct ckv_cpu_score {
+        const struct ckv_cpu_method *method;
+        const struct ckv_job *job;
+        const struct ckv_job_group *group;
+        const struct ckv_job_layer *layer;
+        const struct ckv_cpu_kernel *kernel;
+        uint32_t phase;
+        uint32_t cursor;                        /* first item of the phase that is not done */
+        double *rows;                           /* [ckv_score_heads()][L] */
+        uint32_t bad_head;                      /* h + 1 */
+        void *state;                            /* of the method */
+};
+
+extern const struct ckv_cpu_method ckv__cpu_attention, ckv__cpu_keys, ckv__cpu_drop;
+
+/* ckv__cpu_pieces() - pieces of @size that hold @count */
+static inline uint32_t ckv__cpu_pieces(uint32_t count, uint32_t size) {
+        return count / size + (count % size != 0);
+}
+
+#endif
