@@ -172,9 +172,9 @@ START_TEST(prefix_in_whole_blocks) {
         /* kvpress and paper protect nothing, so they would write into the prefix */
         for (uint8_t profile = CKV_PROFILE_PAPER; profile <= CKV_PROFILE_KVPRESS; profile++) {
                 REFUSED(INVALID_ARGUMENT, GROUP_PROTECT_PREFIX, PROFILE_FIXES, ask.groups[0].protect_prefix = 1;
-                        ask.policies[0].profile = profile);
+                        ask.policies[0].profile = profile; ask.policies[0].window = 8);
                 REFUSED(INVALID_ARGUMENT, GROUP_PROTECT, PROFILE_FIXES, WORDS(spans, span_count, 5, 1);
-                        ask.groups[0].span_count = 1; ask.policies[0].profile = profile);
+                        ask.groups[0].span_count = 1; ask.policies[0].profile = profile; ask.policies[0].window = 8);
         }
         /* and a kept set that drops a row of it would too */
         REFUSED(INVALID_ARGUMENT, GROUP_GIVEN_RUNS, PREFIX_DROPPED, GIVEN(0, TOKENS - 1, 1, 50);

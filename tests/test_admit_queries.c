@@ -66,7 +66,7 @@ static void ask_for(uint32_t layers) {
 START_TEST(forms) {
         ADMITTED(ask.body.query_rows = WINDOW);
         REFUSED(INVALID_ARGUMENT, QUERIES_ROWS, QUERY_ROWS, ask.body.query_rows = WINDOW - 1);
-        REFUSED(OUT_OF_RANGE, QUERIES_ROWS, RANGE, ask.body.query_rows = 0);
+        REFUSED(INVALID_ARGUMENT, QUERIES, NEEDS_QUERIES, ask.body.query_rows = 0);
         REFUSED(OUT_OF_RANGE, QUERIES_ROWS, RANGE, ask.body.query_rows = 257);
         ADMITTED(ask.body.query_ring_start = 39);
         REFUSED(OUT_OF_RANGE, QUERIES_RING_START, AT_MOST, ask.body.query_ring_start = 40);

@@ -215,6 +215,7 @@ END_TEST
 static struct attachment {
         struct ckv_record_group_result groups[2];
         struct ckv_record_policy policies[3];
+        float masses[2];                /* of the first group */
         struct ckv_record_set sets[3];
         uint32_t words[12];
 } attachment;
@@ -231,6 +232,7 @@ static void compressed(uint32_t reply_form) {
         r->u.compressed.policy_count = 3;
         r->u.compressed.set_count = 3;
         r->u.compressed.word_count = 12;
+        r->u.compressed.mass_count = 2;
         r->u.compressed.reply_form = reply_form;
         r->u.compressed.queue_us = 1;
         r->u.compressed.score_us = 2;
@@ -247,6 +249,7 @@ static void compressed(uint32_t reply_form) {
                               .policy_count = 2,
                               .sets_sent = 2,
                               .set_count = 2,
+                              .mass_count = 2,
                               .kept_digest = UINT64_C(0x8000000000000001),
                               .bytes_moved = 99 },
                             { .group = 5, .kept_all = 3, .policy_count = 1, .sets_sent = 1, .set_count = 30 } },
@@ -259,6 +262,7 @@ static void compressed(uint32_t reply_form) {
                                 .scale = 0.125 },
                               { .layer_first = 5, .given = 32, .mute = 4 },
                               { .selector = 3 } },
+                .masses = { 0.5f, 0.25f },
                 .sets = { { .layer_first = 0, .run_count = 6, .position_run_count = 2 },
                           { .layer_first = 2, .kv_head = 1, .run_count = 2 },
                           { .layer_first = 9, .run_count = 2 } },
@@ -312,6 +316,10 @@ START_TEST(compressed_as_runs) {
         ck_assert_uint_eq(g->sets[0]->n_rows, 0);
         ck_assert_uint_eq(g->sets[1]->layer_first, 2);
         ck_assert_uint_eq(g->sets[1]->kv_head, 1);
+        ck_assert_uint_eq(g->n_kept_mass, 2);
+        ck_assert_float_eq(g->kept_mass[0], 0.5f);
+        ck_assert_float_eq(g->kept_mass[1], 0.25f);
+        ck_assert_uint_eq(got->groups[1]->n_kept_mass, 0);
 
         g = got->groups[1];
         ck_assert_int_eq(g->kept_all, CHUNKKV__V1__KEPT_ALL__KEPT_FITS);
@@ -350,7 +358,7 @@ START_TEST(compressed_without_sets) {
         compressed(CHUNKKV__V1__REPLY_FORM__REPLY_NO_SETS);
         record.body.result.u.compressed.group_count = 1;
         record.body.result.u.compressed.policy_count = record.body.result.u.compressed.set_count = 0;
-        record.body.result.u.compressed.word_count = 0;
+        record.body.result.u.compressed.word_count = record.body.result.u.compressed.mass_count = 0;
         ck_assert_int_eq(unpack(&group, sizeof(group), LIMIT_BYTES), 0);
         ck_assert_uint_eq(response->compressed->groups[0]->set_count, 8);
         ck_assert_uint_eq(response->compressed->groups[0]->n_sets, 0);
@@ -399,7 +407,7 @@ START_TEST(too_many_rows_are_not_expanded) {
 END_TEST
 
 START_TEST(counts_that_do_not_add_up) {
-        for (int i = 0; i < 9; i++) {
+        for (int i = 0; i < 10; i++) {
                 size_t bytes = sizeof(attachment);
 
                 compressed(CHUNKKV__V1__REPLY_FORM__REPLY_RUNS);
@@ -427,6 +435,9 @@ START_TEST(counts_that_do_not_add_up) {
                         break;
                 case 7:
                         record.body.result.u.compressed.group_count = UINT32_MAX;
+                        break;
+                case 8:
+                        attachment.groups[0].mass_count = 1;
                         break;
                 default:
                         record.body.result.answer = CKV_ANSWER_OUTCOME + 1;

@@ -480,7 +480,7 @@ START_TEST(policy_enums) {
         REFUSED(COMPRESS, INVALID_ARGUMENT, POLICY #name, NULL, p->name = (Chunkkv__V1__##Type)((most) + 1)); \
 } while (0)
         BOUND(profile, Profile, 4);
-        BOUND(pool, Pool, 3);
+        BOUND(pool, Pool, 4);
         BOUND(norm, Norm, 3);
         BOUND(heads, Heads, 3);
         BOUND(value_weight, ValueWeight, 2);
@@ -501,7 +501,14 @@ END_TEST
 START_TEST(policy_combinations) {
         Chunkkv__V1__Policy *p = &policies[1], *many[65];
 
-        REFUSED(COMPRESS, INVALID_ARGUMENT, POLICY "selector", NULL,
+        ACCEPTED(COMPRESS, p->pool = CHUNKKV__V1__POOL__POOL_LEAK);
+        ACCEPTED(COMPRESS, p->pool = CHUNKKV__V1__POOL__POOL_LEAK; numbers[0] = 60; numbers[1] = 4;
+                 jobs[0].chunk_lengths = numbers; jobs[0].n_chunk_lengths = 2);
+        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[0].chunk_lengths", NULL, numbers[0] = 60; numbers[1] = 4;
+                jobs[0].chunk_lengths = numbers; jobs[0].n_chunk_lengths = 2);
+
+        REFUSED(COMPRESS, INVALID_ARGUMENT, POLICY "selector",
+                "page moves nothing, whole blocks are freed: ask for PLAN, or for selector chunk",
                 p->selector = CHUNKKV__V1__SELECTOR__SELECTOR_PAGE);
         ACCEPTED(COMPRESS, p->selector = CHUNKKV__V1__SELECTOR__SELECTOR_PAGE;
                  compress.mode = CHUNKKV__V1__MODE__MODE_PLAN);
