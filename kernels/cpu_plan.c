@@ -1,17 +1,19 @@
 /*
  * The PLAN stage as a state machine: for each layer group
  *
- *     budget -> is it settled? keep what it says
- *            -> else units, and for each layer that leads: score, units' scores, select
+ *     budget -> is it settled? keep what it says, set by set
+ *            -> else units, and for each layer that leads: score, units' scores head by head,
+ *               then the sets of the layer and its followers one by one
  *
  * Only scoring is shared between threads and cut into slices.  Budget and
- * units, unit scores, and selection are linear in the number of rows: for the
- * longest sequences each is a few milliseconds.  They run on the device thread,
- * one between two looks at the clock.
+ * units, unit scores of one head, and selection of one set are linear in the
+ * number of rows: for the longest sequences each is a few milliseconds.  They
+ * run on the device thread, one between two looks at the clock.
  *
  * The order of groups and layers, and with it the failure that is reported
- * when there are several, is that of the reference.  layers = one adds the
- * scores of the layers up as they come, so memory does not grow with layers.
+ * when there are several, is that of the reference.  layers = one puts the
+ * scores of the layers together as they come, so memory does not grow with
+ * layers; if the mass of each layer is asked for, they are scored once more.
  */
 #include "kernels/cpu_plan.h"
 
@@ -22,6 +24,7 @@
 #include "kernels/reference.h"
 #include "kernels/scores.h"
 #include "kernels/select.h"
+#include "kernels/sets.h"
 
 #include <errno.h>
 #include <string.h>
@@ -29,17 +32,22 @@
 struct ckv_cpu_plan {
         struct ckv_job *job;
         uint32_t group;                 /* index of the group at hand */
-        uint32_t layer;                 /* index of the layer at hand, if scoring */
+        uint32_t layer;                 /* index of the leader at hand, if scoring */
+        bool settling;                  /* the sets of the group at hand need no scores */
         bool scoring;                   /* the group at hand is being scored */
-        bool formed;                    /* unit_scores are those of the layer at hand */
+        bool weighing;                  /* layers = one: the set is selected, and each layer scored again for its mass */
+        uint32_t formed;                /* score heads whose scores are those of the layer at hand */
+        uint32_t next_set;              /* sets that are done: of the group if settling, else of the leader and its followers */
 
         /* of the group at hand */
         struct ckv_units units;
         struct ckv_cpu_score *score;
         uint8_t *protected_rows;        /* [L] */
-        float *unit_scores;             /* [N] C[u] */
-        float *row_scores;              /* [L] T32[j]; NULL unless ckv_scores_need_rows() */
+        float *unit_scores;             /* [heads][N] C[u] */
+        float *row_scores;              /* [heads][L] T32[j]; NULL unless ckv_scores_need_rows() */
         double *unit_sums, *row_sums;   /* [N], [L] over layers; NULL unless layers = one (rows: and row_scores) */
+        struct ckv_top4 *top;           /* [L]; NULL unless ckv_scores_top4() */
+        uint32_t summed;                /* layers in the sums, or in top */
 };
 
 static void leave_group(struct ckv_cpu_plan *plan) {
@@ -50,6 +58,7 @@ static void leave_group(struct ckv_cpu_plan *plan) {
         free(plan->row_scores);
         free(plan->unit_sums);
         free(plan->row_sums);
+        free(plan->top);
         *plan = (struct ckv_cpu_plan){ .job = plan->job, .group = plan->group };
 }
 
@@ -59,19 +68,20 @@ static bool is_one(const struct ckv_job_group *group) {
 
 /* Everything the layers of an unsettled group need. Return: 0 or -ENOMEM. */
 static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
-        bool one = is_one(group), need_rows = ckv_scores_need_rows(group);
-        size_t rows = group->selection.rows, units;
+        bool one = is_one(group), need_rows = ckv_scores_need_rows(group), top4 = ckv_scores_top4(group);
+        size_t heads = ckv_score_heads(group), rows = (size_t)group->selection.rows + 1, units;
         int r = ckv_units_init(&plan->units, &group->selection, plan->protected_rows);
 
         if (r < 0)
                 return r;
         units = (size_t)plan->units.count + 1;
-        plan->unit_scores = malloc(units * sizeof(*plan->unit_scores));
-        plan->row_scores = need_rows ? malloc(rows * sizeof(*plan->row_scores)) : NULL;
+        plan->unit_scores = malloc(heads * units * sizeof(*plan->unit_scores));
+        plan->row_scores = need_rows ? malloc(heads * rows * sizeof(*plan->row_scores)) : NULL;
         plan->unit_sums = one ? calloc(units, sizeof(*plan->unit_sums)) : NULL;
         plan->row_sums = one && need_rows ? calloc(rows, sizeof(*plan->row_sums)) : NULL;
+        plan->top = top4 ? malloc(rows * sizeof(*plan->top)) : NULL;
         if (!plan->unit_scores || (need_rows && !plan->row_scores) || (one && !plan->unit_sums) ||
-            (one && need_rows && !plan->row_sums))
+            (one && need_rows && !plan->row_sums) || (top4 && !plan->top))
                 return -ENOMEM;
         if (!ckv_scores_fit(group, &plan->units, &plan->job->fail_need)) {
                 plan->job->outcome = CKV_JOB_SCORES_SIZE;
@@ -88,14 +98,16 @@ static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, i
         return r == 0 && budget->refused ? CKV_JOB_BUDGET : CKV_JOB_OK;
 }
 
-/* Turn to the layer at hand: it is to be scored, or its scores were given. */
-static void begin_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
+/* Turn to a layer: it is to be scored, or its scores were given. */
+static void begin_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group, uint32_t layer) {
+        plan->layer = layer;
         plan->scoring = true;
+        plan->formed = plan->next_set = 0;
         if (plan->score)
-                ckv__cpu_score_begin(plan->score, &group->layers[plan->layer]);
+                ckv__cpu_score_begin(plan->score, &group->layers[layer]);
 }
 
-/* S5 and S6, and what follows from them without scores. Return: 0, a CKV_SELECT_E_* outcome, or -ENOMEM. */
+/* S5 and S6. Return: 0, a CKV_SELECT_E_* outcome, or -ENOMEM. */
 static int enter_group(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
         const struct ckv_selection *selection = &group->selection;
         int r;
@@ -107,106 +119,150 @@ static int enter_group(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
         plan->job->outcome = outcome_of_budget(&group->budget, r);
         if (r != 0 || plan->job->outcome != CKV_JOB_OK)
                 return r;
-        group->kept = calloc((size_t)group->layer_count + 1, sizeof(*group->kept));
-        if (!group->kept)
-                return -ENOMEM;
-        group->kept_count = is_one(group) ? CKV_MIN(group->layer_count, 1) : group->layer_count;
-        if (group->kept_count == 0)
-                return 0;
-        if (!group->budget.settled) {
-                r = allocate(plan, group);
-                if (r == 0 && plan->job->outcome == CKV_JOB_OK)
-                        begin_layer(plan, group);
+        r = ckv_sets_init(plan->job, group);
+        if (r < 0 || group->kept_count == 0)
                 return r;
-        }
-        r = ckv_select_settled(selection, &group->budget, plan->protected_rows, &group->kept[0]);
-        for (uint32_t i = 1; i < group->kept_count && r == 0; i++)
-                r = ckv_kept_copy(&group->kept[0], &group->kept[i]);
+        plan->settling = group->budget.settled;
+        if (plan->settling)
+                return 0;
+        r = allocate(plan, group);
+        if (r == 0 && plan->job->outcome == CKV_JOB_OK)
+                begin_layer(plan, group, 0);
         return r;
 }
 
-static int fail_nonfinite(struct ckv_cpu_plan *plan, uint32_t layer_number, uint32_t unit) {
-        plan->job->outcome = CKV_JOB_NONFINITE;
-        plan->job->fail_layer = layer_number;
+static int settle_set(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
+        int r = ckv_sets_settle(group, plan->protected_rows, plan->next_set);
+
+        plan->next_set++;
+        plan->settling = plan->next_set < group->kept_count;
+        return r;
+}
+
+/* The layer at hand is the one at fault. Return: 1, which is no error of ours. */
+static int fail_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group, enum ckv_job_outcome outcome, uint32_t unit) {
+        plan->job->outcome = outcome;
+        plan->job->fail_layer = group->layers[plan->layer].number;
         plan->job->fail_unit = unit;
-        return CKV_SELECT_E_NONFINITE;
+        return 1;
 }
 
-/* S7 and S8 for the scores at hand; layers that follow @layer get copies */
-static int select_kept(struct ckv_cpu_plan *plan, struct ckv_job_group *group, uint32_t layer, uint32_t followers) {
-        uint32_t unit = 0;
-        int r = ckv_select(&group->selection, &plan->units, &group->budget, plan->protected_rows, plan->unit_scores,
-                           plan->row_scores, &group->kept[layer], &unit);
+/* S4 of one score head of the layer at hand, or the scores that were given for it. Return: 0, 1 with an outcome, or -ENOMEM. */
+static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
+        size_t rows = group->selection.rows, head = plan->formed;
+        float *units = plan->unit_scores + head * plan->units.count, *of_rows = plan->row_scores ? plan->row_scores + head * rows : NULL;
+        uint32_t bad_head = plan->score ? ckv__cpu_score_bad_head(plan->score) : 0;
+        const double *t;
 
-        CKV_POINT(select_set);
-        if (r == CKV_SELECT_E_NONFINITE)
-                return fail_nonfinite(plan, group->layers[layer].number, unit);
-        for (uint32_t i = 1; i <= followers && r == 0; i++)
-                r = ckv_kept_copy(&group->kept[layer], &group->kept[layer + i]);
-        return r;
-}
-
-/* layers = one: the scores at hand join the sums. Return: 0 or CKV_SELECT_E_NONFINITE. */
-static int add_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
-        uint32_t bad = ckv_scores_first_nonfinite(plan->unit_scores, plan->units.count);
-
-        /* looked at here, because the sum does not know whose it was */
-        if (bad < plan->units.count)
-                return fail_nonfinite(plan, group->layers[plan->layer].number, plan->units.index[bad]);
-        for (uint32_t u = 0; u < plan->units.count; u++)
-                plan->unit_sums[u] += (double)plan->unit_scores[u];
-        for (uint32_t j = 0; plan->row_sums && j < group->selection.rows; j++)
-                plan->row_sums[j] += (double)plan->row_scores[j];
+        if (bad_head > 0)
+                return fail_layer(plan, group, CKV_JOB_BAD_LSE, bad_head - 1);
+        plan->formed++;
+        if (!plan->score)
+                return ckv_scores_load(group, &plan->units, plan->layer, (uint32_t)head, units, of_rows);
+        if (plan->weighing)
+                return 0;
+        t = ckv__cpu_score_rows(plan->score) + head * rows;
+        ckv_ref_unit_scores(&group->policy, &plan->units, (uint32_t)rows, t, units);
+        for (size_t j = 0; of_rows && j < rows; j++)
+                of_rows[j] = ckv_fl32(t[j]);
         return 0;
 }
 
-static void scores_of_sums(struct ckv_cpu_plan *plan, uint32_t rows) {
-        for (uint32_t u = 0; u < plan->units.count; u++)
-                plan->unit_scores[u] = ckv_fl32(plan->unit_sums[u]);
+/* S7 and S8 of one set. Return: 0, 1 with an outcome, or -ENOMEM. */
+static int select_set(struct ckv_cpu_plan *plan, struct ckv_job_group *group, uint32_t layer, uint32_t head) {
+        uint32_t unit = 0;
+        int r = ckv_sets_select(group, &plan->units, plan->protected_rows, layer, plan->layer, head, plan->unit_scores,
+                                plan->row_scores, &unit);
+
+        CKV_POINT(select_set);
+        return r == CKV_SELECT_E_NONFINITE ? fail_layer(plan, group, CKV_JOB_NONFINITE, unit) : r;
+}
+
+/* Turn to the next leader, or be through with the group. */
+static void next_layer(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
+        uint32_t next = ckv_sets_next_leader(group, plan->layer);
+
+        plan->scoring = next < group->layer_count;
+        if (plan->scoring)
+                begin_layer(plan, group, next);
+        else
+                ckv_sets_end(group);
+}
+
+/* layers = each: the next set of the layer at hand or of one that follows it */
+static int select_next(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
+        uint32_t followers = ckv_sets_next_leader(group, plan->layer) - plan->layer - 1;
+        uint32_t layer = plan->layer + plan->next_set / group->kept_heads, head = plan->next_set % group->kept_heads;
+        int r;
+
+        if (plan->next_set == 0)
+                ckv_scores_store(group, &plan->units, plan->layer, followers, plan->unit_scores, plan->row_scores);
+        r = select_set(plan, group, layer, head);
+        plan->next_set++;
+        if (r != 0 || plan->next_set < (followers + 1) * group->kept_heads)
+                return r;
+        if (plan->score)
+                ckv_sets_weigh(group, plan->layer, ckv__cpu_score_rows(plan->score));
+        next_layer(plan, group);
+        return 0;
+}
+
+/* layers = one: the scores at hand join those of the layers before */
+static void add_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
+        uint32_t rows = group->selection.rows;
+
+        if (plan->top)
+                ckv_top4_add(plan->top, plan->summed, rows, plan->row_scores);
+        else {
+                for (uint32_t u = 0; u < plan->units.count; u++)
+                        plan->unit_sums[u] += (double)plan->unit_scores[u];
+                for (uint32_t j = 0; plan->row_sums && j < rows; j++)
+                        plan->row_sums[j] += (double)plan->row_scores[j];
+        }
+        plan->summed++;
+}
+
+static void put_together(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
+        uint32_t rows = group->selection.rows;
+
+        if (plan->top) {
+                ckv_top4_reduce(plan->top, plan->summed, rows, plan->row_sums);
+                ckv_ref_unit_scores(&group->policy, &plan->units, rows, plan->row_sums, plan->unit_scores);
+        } else
+                for (uint32_t u = 0; u < plan->units.count; u++)
+                        plan->unit_scores[u] = ckv_fl32(plan->unit_sums[u]);
         for (uint32_t j = 0; plan->row_sums && j < rows; j++)
                 plan->row_scores[j] = ckv_fl32(plan->row_sums[j]);
 }
 
-/* S4 of the layer at hand, or the scores that were given for it. Return: 0 or -ENOMEM. */
-static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
-        uint32_t rows = group->selection.rows;
-        const double *t;
-
-        if (!plan->score)
-                return ckv_scores_load(group, &plan->units, plan->layer, plan->unit_scores, plan->row_scores);
-        t = ckv__cpu_score_rows(plan->score);
-        ckv_ref_unit_scores(&group->policy, &plan->units, rows, t, plan->unit_scores);
-        for (uint32_t j = 0; plan->row_scores && j < rows; j++)
-                plan->row_scores[j] = ckv_fl32(t[j]);
-        return 0;
-}
-
-/* The layer at hand has its scores formed: S7, or the sum over layers; and turn to the next leader. */
+/* layers = one: the layer at hand has its scores formed */
 static int finish_layer(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
-        uint32_t left = group->layer_count - plan->layer, followers = CKV_MIN(left, group->policy.reuse) - 1;
-        /* what a caller gives for one set is the sum over layers already */
-        bool last = group->policy.reuse >= left || (is_one(group) && !plan->score);
+        /* what a caller gives for one set is together already */
+        bool last = !plan->score || ckv_sets_next_leader(group, plan->layer) == group->layer_count;
+        uint32_t unit = 0;
         int r;
 
-        if (is_one(group)) {
-                r = add_layer(plan, group);
-                if (r == 0 && last) {
-                        scores_of_sums(plan, group->selection.rows);
-                        ckv_scores_store(group, &plan->units, 0, 0, plan->unit_scores, plan->row_scores);
-                        r = select_kept(plan, group, 0, 0);
-                }
-        } else {
-                ckv_scores_store(group, &plan->units, plan->layer, followers, plan->unit_scores, plan->row_scores);
-                r = select_kept(plan, group, plan->layer, followers);
+        if (plan->weighing) {
+                ckv_sets_weigh(group, plan->layer, ckv__cpu_score_rows(plan->score));
+                next_layer(plan, group);
+                return 0;
         }
-        if (r != 0)
-                return r;
-        plan->scoring = plan->formed = false;
+        if (!ckv_scores_finite(group, &plan->units, plan->unit_scores, plan->row_scores, &unit))
+                return fail_layer(plan, group, CKV_JOB_NONFINITE, unit);
+        add_layer(plan, group);
         if (!last) {
-                plan->layer += group->policy.reuse;
-                begin_layer(plan, group);
+                next_layer(plan, group);
+                return 0;
         }
-        return 0;
+        put_together(plan, group);
+        ckv_scores_store(group, &plan->units, 0, 0, plan->unit_scores, plan->row_scores);
+        plan->layer = 0;
+        r = select_set(plan, group, 0, 0);
+        plan->scoring = false;
+        plan->weighing = r == 0 && group->kept_mass;
+        if (plan->weighing)
+                begin_layer(plan, group, 0);
+        return r;
 }
 
 /* The part between two pieces of scoring. Return: is the plan through? */
@@ -215,11 +271,12 @@ static bool advance(struct ckv_cpu_plan *plan) {
         struct ckv_job_group *group = &job->groups[plan->group];
         int r = 0;
 
-        if (plan->scoring && !plan->formed) {
+        if (plan->settling)
+                r = settle_set(plan, group);
+        else if (plan->scoring && plan->formed < ckv_score_heads(group))
                 r = form_scores(plan, group);
-                plan->formed = true;
-        } else if (plan->scoring)
-                r = finish_layer(plan, group);
+        else if (plan->scoring)
+                r = is_one(group) ? finish_layer(plan, group) : select_next(plan, group);
         else if (!group->given)
                 r = enter_group(plan, group);
 
@@ -229,7 +286,7 @@ static bool advance(struct ckv_cpu_plan *plan) {
                 job->fail_group = plan->group;
                 return true;
         }
-        if (!plan->scoring) {
+        if (!plan->scoring && !plan->settling) {
                 leave_group(plan);
                 plan->group++;
         }
@@ -243,7 +300,7 @@ bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, co
         while (!done) {
                 uint64_t before;
 
-                if (plan->scoring && !plan->formed && plan->score) {
+                if (plan->scoring && plan->formed == 0 && plan->score) {
                         bool scored = ckv__cpu_score_step(plan->score, pool, kernel, until_nsec);
 
                         CKV_POINT(score_slice);

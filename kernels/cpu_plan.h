@@ -22,7 +22,7 @@ struct ckv_cpu_plan *ckv__cpu_plan_free(struct ckv_cpu_plan *plan);
 /**
  * ckv__cpu_plan_step() - go on until the plan is made or @until_nsec (CLOCK_MONOTONIC) is past
  *
- * Writes budget, kept, outcome and fail_* of the job as ckv_ref_run_plan() does, and adds to its select_nsec.
+ * Writes budget, budgets, kept, kept_mass, outcome and fail_* of the job as ckv_ref_run_plan() does, and adds to its select_nsec.
  *
  * Return: true when the plan is through, whatever its outcome.
  */

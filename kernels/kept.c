@@ -8,8 +8,10 @@
 #include "kernels/select.h"
 
 #include "base/macros.h"
+#include "kernels/reference.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 int ckv_kept_from_flags(const uint8_t *flags, uint32_t rows, struct ckv_kept *ret_kept) {
@@ -53,6 +55,24 @@ int ckv_kept_copy(const struct ckv_kept *kept, struct ckv_kept *ret_kept) {
                 memcpy(runs, kept->runs, kept->run_count * sizeof(*runs));
         *ret_kept = (struct ckv_kept){ .runs = runs, .run_count = kept->run_count, .count = kept->count };
         return 0;
+}
+
+float ckv_kept_mass(const struct ckv_kept *kept, uint32_t heads, uint32_t rows, const double *t) {
+        double all = 0, held = 0;
+
+        for (uint32_t h = 0; h < heads; h++) {
+                const double *scores = t + (size_t)h * rows;
+
+                for (uint32_t j = 0; j < rows; j++) {
+                        if (!(scores[j] >= 0))
+                                return NAN;
+                        all += scores[j];
+                }
+                for (size_t i = 0; i < kept[h].run_count; i++)
+                        for (uint32_t n = 0; n < kept[h].runs[i].len; n++)
+                                held += scores[kept[h].runs[i].src + n];
+        }
+        return all > 0 && isfinite(all) ? ckv_fl32(held / all) : NAN;
 }
 
 void ckv_kept_deinit(struct ckv_kept *kept) {

@@ -9,7 +9,7 @@
  * does not fit.  That is the same set, in time linear in the number of units.
  *
  * Profiles kvpress and paper count chunks where ours counts rows: the same
- * walk with sizes of 1.
+ * walk with sizes of 1.  Selector streaming never walks: age alone decides.
  */
 #include "kernels/select.h"
 
@@ -188,10 +188,13 @@ static int select_gated(const struct ckv_selection *selection, const struct ckv_
 /* R52: the chunks of the window by index, then the one that straddles its edge, then the others by score */
 static void select_kvpress(const struct ckv_selection *selection, const struct ckv_units *units,
                            const struct ckv_budget *budget, const uint32_t *order, uint8_t *taken, uint8_t *flags) {
-        uint32_t edge = selection->rows - selection->policy->window, left = budget->chunks;
+        uint32_t window = ckv_policy_reads_queries(selection->policy) ? selection->policy->window : 0;
+        uint32_t edge = selection->rows - window, left = budget->chunks;
         uint32_t before = edge / selection->policy->chunk;            /* chunks wholly outside the window */
-        bool straddles = edge % selection->policy->chunk != 0;
+        bool straddles = window > 0 && edge % selection->policy->chunk != 0;
 
+        if (window == 0)
+                before = units->count;          /* no window: the short last chunk competes as well */
         memset(taken, 0, units->count);
         for (uint32_t u = before + straddles; u < units->count && left > 0; u++, left--)
                 taken[u] = 1;
@@ -248,32 +251,37 @@ int ckv_select(const struct ckv_selection *selection, const struct ckv_units *un
         }
         for (uint32_t u = 0; u < units->count; u++)
                 order[u] = order_of(unit_scores[u]);
-        switch (selection->policy->profile) {
-        case CKV_PROFILE_KVPRESS:
+        if (!ckv_policy_counts_chunks(selection->policy) && selection->policy->selector == CKV_SELECTOR_CHUNK_EG)
+                r = select_gated(selection, units, budget, protected_rows, row_scores, order, taken, flags);
+        else if (!ckv_policy_counts_chunks(selection->policy))
+                r = select_rows(selection, units, budget, protected_rows, order, row_scores, taken, flags);
+        else if (selection->policy->profile == CKV_PROFILE_KVPRESS)
                 select_kvpress(selection, units, budget, order, taken, flags);
-                break;
-        case CKV_PROFILE_PAPER:
+        else
                 select_paper(selection, units, budget, order, taken, flags);
-                break;
-        default:
-                if (selection->policy->selector == CKV_SELECTOR_CHUNK_EG)
-                        r = select_gated(selection, units, budget, protected_rows, row_scores, order, taken, flags);
-                else
-                        r = select_rows(selection, units, budget, protected_rows, order, row_scores, taken, flags);
-                break;
-        }
         return r < 0 ? r : ckv_kept_from_flags(flags, selection->rows, ret_kept);
 }
 
 int ckv_select_settled(const struct ckv_selection *selection, const struct ckv_budget *budget,
                        const uint8_t *protected_rows, struct ckv_kept *ret_kept) {
-        _cleanup_free_ uint8_t *all = NULL;
+        bool streaming = selection->policy->selector == CKV_SELECTOR_STREAMING;
+        _cleanup_free_ uint8_t *flags = NULL;
 
-        if (budget->kept_all == CKV_DROPPED)
+        if (budget->kept_all == CKV_DROPPED && (!streaming || budget->protected_rows >= budget->budget))
                 return ckv_kept_from_flags(protected_rows, selection->rows, ret_kept);
-        all = malloc((size_t)selection->rows + 1);
-        if (!all)
+        flags = malloc((size_t)selection->rows + 1);
+        if (!flags)
                 return -ENOMEM;
-        memset(all, 1, selection->rows);
-        return ckv_kept_from_flags(all, selection->rows, ret_kept);
+        if (budget->kept_all != CKV_DROPPED)
+                memset(flags, 1, selection->rows);
+        else {
+                uint32_t left = budget->budget - budget->protected_rows;
+
+                memcpy(flags, protected_rows, selection->rows);
+                for (uint32_t j = selection->rows; j-- > 0 && left > 0;) {
+                        left -= flags[j] == 0;
+                        flags[j] = 1;
+                }
+        }
+        return ckv_kept_from_flags(flags, selection->rows, ret_kept);
 }

@@ -4,8 +4,9 @@
  * A chunk is a stretch of positions, not of rows: after an earlier compression
  * what is left of an original chunk stays together (E14).  Protected rows
  * belong to no unit, neither in score nor in size, and a chunk that has none
- * left has no unit.  Profiles kvpress and paper cut all rows by row number,
- * because that is what they are defined as.
+ * left has no unit.  Pages are blocks of memory, so they go by row, and so do
+ * profiles kvpress and paper, because that is what they are defined as; where
+ * those count chunks, they cut all rows, protected or not.
  *
  * The scores of units are S4's other half and live in reference.c.
  */
@@ -29,7 +30,10 @@ static uint32_t grid_index(struct grid *grid, uint32_t row) {
 
         switch (policy->selector) {
         case CKV_SELECTOR_TOKEN:
+        case CKV_SELECTOR_H2O:
                 return row;
+        case CKV_SELECTOR_PAGE:
+                return row / policy->page;
         case CKV_SELECTOR_CHUNK_AT:
                 while (row >= grid->end && grid->next_length < selection->chunk_length_count)
                         grid->end += selection->chunk_lengths[grid->next_length++];
@@ -41,9 +45,8 @@ static uint32_t grid_index(struct grid *grid, uint32_t row) {
 
 int ckv_units_init(struct ckv_units *units, const struct ckv_selection *selection, const uint8_t *protected_rows) {
         _cleanup_(ckv_units_deinit) struct ckv_units u = { 0 };
-        enum ckv_profile profile = selection->policy->profile;
-        bool all = profile == CKV_PROFILE_KVPRESS || profile == CKV_PROFILE_PAPER;
-        struct grid grid = { .selection = selection, .by_row = all };
+        bool all = ckv_policy_counts_chunks(selection->policy);
+        struct grid grid = { .selection = selection, .by_row = all || selection->policy->profile == CKV_PROFILE_KVPRESS };
         size_t n = (size_t)selection->rows + 1;         /* never 0: an empty array is no failure */
 
         u.unit_of_row = malloc(n * sizeof(*u.unit_of_row));
