@@ -48,7 +48,7 @@ uint32_t ckv_ref_pool_domain(const struct ckv_job_group *group) {
 
         if (ckv_ref_scores_kv_heads(policy) && policy->scorer != CKV_SCORER_DROP)
                 return rows;
-        return rows - CKV_MIN(policy->profile == CKV_PROFILE_VOTE ? policy->recent : policy->window, rows);
+        return rows - CKV_MIN(policy->profile == CKV_PROFILE_VOTE ? policy->recent : ckv_policy_window(policy, rows), rows);
 }
 
 /* One step of the scan: what reaches row j from its neighbour, with an end of a chunk between them or not */

@@ -37,7 +37,8 @@ void ckv_ref_visible(const struct ckv_job *job, const struct ckv_job_group *grou
 struct ckv_query_rows ckv_ref_query_rows(const struct ckv_job *job, const struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
         uint32_t rows = job->queries.rows, given = CKV_MIN(rows, ckv_job_last_row(job, group) + 1);
-        uint32_t votes = policy->vote_rows > 0 ? CKV_MIN(policy->vote_rows, policy->window) : policy->window;
+        uint32_t window = ckv_policy_window(policy, group->selection.rows);
+        uint32_t votes = policy->vote_rows > 0 ? CKV_MIN(policy->vote_rows, window) : window;
         struct ckv_query_rows part = { .vote_first = rows - votes, .vote_end = rows };
 
         if ((policy->given & CKV_GIVEN_CONTRAST_FIRST) && given > policy->contrast_first) {
