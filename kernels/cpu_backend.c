@@ -2,12 +2,10 @@
  * The CPU as a device behind kernels/backend.h: one device thread that takes
  * turns between jobs, and the pool it shares every slice with.
  *
- * All jobs inside are in one list, in the order in which they get their next
- * slice.  After a slice every job with the same fair_key goes to the end, in
- * unchanged order: so keys take turns, and jobs of one key are worked off one
- * after the other.  Before each slice the whole list is looked through for jobs
- * that were cancelled or have expired, so such a job leaves within a slice even
- * if its turn is far away.
+ * Keys take turns, by the time that their slices took (kernels/cpu_turns.c);
+ * jobs of one key are worked off one after the other.  Before each slice all
+ * jobs inside are looked through for those that were cancelled or have expired,
+ * so such a job leaves within a slice even if its turn is far away.
  *
  * One mutex guards three lists and a flag and is held for a few assignments:
  * submit() and reap() never wait for arithmetic.  A finished job is announced
@@ -25,11 +23,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/macros.h"
-#include "kernels/cpu_jobs.h"
 #include "kernels/cpu_machine.h"
 #include "kernels/cpu_move.h"
 #include "kernels/cpu_plan.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/cpu_turns.h"
 #include "kernels/reference.h"
 
 #include <errno.h>
@@ -60,7 +58,7 @@ struct ckv_backend {
         struct ckv_jobs submitted, done;            /* under mutex */
         bool stop;                              /* under mutex */
 
-        struct ckv_jobs turns;                      /* of the device thread */
+        struct ckv_turns turns;                     /* of the device thread */
 
         /* Written by one thread and read by another as numbers of their own: relaxed, nothing is ordered by them. */
         _Atomic uint64_t progress_nsec;
@@ -125,40 +123,35 @@ static void run_slice(struct ckv_backend *backend, struct ckv_job *job) {
         end = ckv_now_nsec();
         job->device_nsec += end - start;
         atomic_store_explicit(&backend->progress_nsec, end, memory_order_relaxed);
-        if (!done) {
-                ckv__jobs_pass_turn(&backend->turns, job->fair_key);
+        ckv__turns_spend(&backend->turns, job, end - start);
+        if (!done)
                 return;
-        }
         if (job->stage == CKV_STAGE_PLAN)
                 job->score_nsec = end - job->started_nsec - job->select_nsec;
         else
                 job->move_nsec = end - job->move_nsec;
-        (void)ckv__jobs_take(&backend->turns);               /* the job had the first turn */
-        ckv__jobs_pass_turn(&backend->turns, job->fair_key);
+        ckv__turns_remove(&backend->turns, job);
         finish(backend, job);
 }
 
 /* Jobs of CKV_STAGE_PLAN that nobody waits for any more leave, wherever their turn is. */
 static void sweep(struct ckv_backend *backend) {
-        struct ckv_jobs stay;
-        struct ckv_job *job;
         uint64_t now = ckv_now_nsec();
+        struct ckv_job *next;
 
-        ckv__jobs_init(&stay);
-        while ((job = ckv__jobs_take(&backend->turns))) {
+        for (struct ckv_job *job = backend->turns.jobs.first; job; job = next) {
                 /* relaxed: the flag carries no data, and the next look is a slice away */
                 bool cancelled = atomic_load_explicit(&job->cancel, memory_order_relaxed);
 
-                if (job->stage != CKV_STAGE_PLAN || (!cancelled && now < job->deadline_nsec)) {
-                        ckv__jobs_append(&stay, job);
+                next = job->next;
+                if (job->stage != CKV_STAGE_PLAN || (!cancelled && now < job->deadline_nsec))
                         continue;
-                }
                 job->outcome = cancelled ? CKV_JOB_CANCELLED : CKV_JOB_EXPIRED;
                 if (job->backend_state)
                         job->score_nsec = now - job->started_nsec - job->select_nsec;
+                ckv__turns_remove(&backend->turns, job);
                 finish(backend, job);
         }
-        ckv__jobs_move(&stay, &backend->turns);
 }
 
 /* Take in what was submitted; if there is nothing to do, wait, but not for long. Return: go on? */
@@ -166,15 +159,15 @@ static bool take_in(struct ckv_backend *backend) {
         bool go_on;
 
         (void)pthread_mutex_lock(&backend->mutex);
-        ckv__jobs_move(&backend->submitted, &backend->turns);
-        if (!backend->turns.first && !backend->stop) {
+        ckv__turns_add(&backend->turns, &backend->submitted);
+        if (!backend->turns.jobs.first && !backend->stop) {
                 uint64_t until = ckv_now_nsec() + IDLE_USEC * CKV_NSEC_PER_USEC;
                 struct timespec ts = {
                         .tv_sec = (time_t)(until / CKV_NSEC_PER_SEC), .tv_nsec = (long)(until % CKV_NSEC_PER_SEC),
                 };
 
                 (void)pthread_cond_timedwait(&backend->wake, &backend->mutex, &ts);
-                ckv__jobs_move(&backend->submitted, &backend->turns);
+                ckv__turns_add(&backend->turns, &backend->submitted);
         }
         go_on = !backend->stop;
         (void)pthread_mutex_unlock(&backend->mutex);
@@ -186,10 +179,13 @@ static void *device_main(void *p) {
 
         (void)pthread_setname_np(pthread_self(), "ckv-cpu");
         while (take_in(backend)) {
+                struct ckv_job *job;
+
                 atomic_store_explicit(&backend->progress_nsec, ckv_now_nsec(), memory_order_relaxed);
                 sweep(backend);
-                if (backend->turns.first)
-                        run_slice(backend, backend->turns.first);
+                job = ckv__turns_next(&backend->turns);
+                if (job)
+                        run_slice(backend, job);
         }
         return NULL;
 }
@@ -203,7 +199,7 @@ static struct ckv_backend *cpu_close(struct ckv_backend *backend) {
                 (void)pthread_cond_signal(&backend->wake);
                 (void)pthread_mutex_unlock(&backend->mutex);
                 (void)pthread_join(backend->thread, NULL);
-                assert(!backend->turns.first && !backend->submitted.first && !backend->done.first);
+                assert(!backend->turns.jobs.first && !backend->submitted.first && !backend->done.first);
         }
         (void)ckv__cpu_pool_free(backend->pool);
         (void)pthread_cond_destroy(&backend->wake);
@@ -259,10 +255,10 @@ static int cpu_open(const struct ckv_backend_options *options, struct ckv_backen
                 return ckv_error_origin(-ENOMEM);
         ckv__jobs_init(&backend->submitted);
         ckv__jobs_init(&backend->done);
-        ckv__jobs_init(&backend->turns);
         init_locks(backend);
         backend->kernel = ckv__cpu_kernel();
         backend->slice_nsec = (options->slice_usec ? options->slice_usec : SLICE_USEC_DEFAULT) * CKV_NSEC_PER_USEC;
+        ckv__turns_init(&backend->turns, backend->slice_nsec);
         backend->progress_nsec = ckv_now_nsec();
         backend->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (backend->done_fd < 0)

@@ -46,17 +46,4 @@ static inline void ckv__jobs_move(struct ckv_jobs *jobs, struct ckv_jobs *to) {
         ckv__jobs_init(jobs);
 }
 
-/* ckv__jobs_pass_turn() - the jobs of one fair_key go to the end, in unchanged order */
-static inline void ckv__jobs_pass_turn(struct ckv_jobs *jobs, uint64_t key) {
-        struct ckv_jobs others, same;
-        struct ckv_job *job;
-
-        ckv__jobs_init(&others);
-        ckv__jobs_init(&same);
-        while ((job = ckv__jobs_take(jobs)))
-                ckv__jobs_append(job->fair_key == key ? &same : &others, job);
-        ckv__jobs_move(&others, jobs);
-        ckv__jobs_move(&same, jobs);
-}
-
 #endif

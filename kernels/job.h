@@ -131,6 +131,8 @@ struct ckv_job {
         uint64_t device_nsec;                  /* time that slices of this job occupied the device */
 
         void *backend_state;                   /* of the backend, while it holds the job */
+        int64_t turn_nsec;                     /* of the backend: device time that is left of its key's turn; below 0: a debt */
+        bool turn_had, turn_lent;              /* of the backend: the key has had a slice since it came; it came first in line */
 };
 
 /* ckv_job_last_row() - cache row of the newest query for one group; query row r sits at this - queries.rows + 1 + r */
