@@ -16,7 +16,8 @@ from here: positions from `answer.logical_len`, slots from `answer.physical_len`
 `Table` and `Queries`.  Errors are subclasses of `ChunkkvError`, and `error.cache` says what became of the cache.
 """
 
-from .answer import Answer, Budget, GroupResult, LayerResult, Outcome, Pong, Timing
+from . import methods
+from .answer import Answer, Budget, GroupResult, LayerResult, Outcome, Pong, Timing, jaccard
 from .cache import Cache, SharedCache
 from .client import Client
 from .dtypes import as_torch, element_type, from_bf16, to_bf16
@@ -46,9 +47,10 @@ from .errors import (
 from .job import GroupJob, Queries, Table
 from .layout import Axis, CacheLayout, LayerGroup, Plane
 from .memory import SharedMemory
-from .policy import Policy, millionths
+from .policy import Policy, hybrid, millionths
 from .ranges import ranges_from_rows, ranges_from_runs, rows_from_ranges, runs_from_ranges
 from .region import Region, Slice
+from .rowmap import RowMap
 from .session import Limits, Session
 from .side import Notice, NoticeKind
 from .wire import Access, CacheState, Code, DType, KeptAll, Mode, Phase, PlaneKind, Radius, Slot
@@ -56,12 +58,74 @@ from .wire import Access, CacheState, Code, DType, KeptAll, Mode, Phase, PlaneKi
 __version__ = "0.1.0"
 
 __all__ = [
-    "ENGINES", "Access", "Answer", "Axis", "Budget", "Busy", "Cache", "CacheLayout", "CacheState", "Cancelled",
-    "CannotCompress", "ChunkkvError", "Client", "Code", "Conflict", "CoreDied", "DType", "DaemonUnavailable",
-    "DeadlineExceeded", "DeviceError", "Draining", "Endpoint", "GroupJob", "GroupResult", "InternalError",
-    "InvalidArgument", "KeptAll", "LayerGroup", "LayerResult", "Limits", "Mode", "NotFound", "Notice", "NoticeKind",
-    "Outcome", "PermissionDenied", "Phase", "Plane", "PlaneKind", "Policy", "Pong", "Queries", "Radius", "Region",
-    "RegionError", "Session", "SessionLost", "SessionUnknown", "SharedCache", "SharedMemory", "Slice", "Slot",
-    "StaleBoot", "Table", "Timing", "Unsupported", "as_torch", "element_type", "engine_layout", "from_bf16",
-    "millionths", "ranges_from_rows", "ranges_from_runs", "rows_from_ranges", "runs_from_ranges", "to_bf16",
+    "ENGINES",
+    "Access",
+    "Answer",
+    "Axis",
+    "Budget",
+    "Busy",
+    "Cache",
+    "CacheLayout",
+    "CacheState",
+    "Cancelled",
+    "CannotCompress",
+    "ChunkkvError",
+    "Client",
+    "Code",
+    "Conflict",
+    "CoreDied",
+    "DType",
+    "DaemonUnavailable",
+    "DeadlineExceeded",
+    "DeviceError",
+    "Draining",
+    "Endpoint",
+    "GroupJob",
+    "GroupResult",
+    "InternalError",
+    "InvalidArgument",
+    "KeptAll",
+    "LayerGroup",
+    "LayerResult",
+    "Limits",
+    "Mode",
+    "NotFound",
+    "Notice",
+    "NoticeKind",
+    "Outcome",
+    "PermissionDenied",
+    "Phase",
+    "Plane",
+    "PlaneKind",
+    "Policy",
+    "Pong",
+    "Queries",
+    "Radius",
+    "Region",
+    "RegionError",
+    "RowMap",
+    "Session",
+    "SessionLost",
+    "SessionUnknown",
+    "SharedCache",
+    "SharedMemory",
+    "Slice",
+    "Slot",
+    "StaleBoot",
+    "Table",
+    "Timing",
+    "Unsupported",
+    "as_torch",
+    "element_type",
+    "engine_layout",
+    "from_bf16",
+    "hybrid",
+    "jaccard",
+    "methods",
+    "millionths",
+    "ranges_from_rows",
+    "ranges_from_runs",
+    "rows_from_ranges",
+    "runs_from_ranges",
+    "to_bf16",
 ]

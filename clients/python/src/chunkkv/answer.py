@@ -24,7 +24,7 @@ class LayerResult:
 
     Attributes:
         layer: its number.
-        kept: half-open ranges of rows, as the cache was when the request was made.
+        kept: half-open ranges of rows, as the cache was when the request was made; of KV head 0 with heads="each".
         positions: half-open ranges of their positions, where the request gave positions; else the same as kept.
         heads: with heads="each" the kept ranges of every KV head, which differ; else empty.
     """
@@ -38,6 +38,10 @@ class LayerResult:
     def rows(self) -> NDArray[np.uint32]:
         """Every kept row as a number: row i of the compressed cache was row rows[i]."""
         return rg.rows_from_ranges(self.kept)
+
+    def rows_of(self, kv_head: int) -> NDArray[np.uint32]:
+        """The kept rows of one KV head; all heads' where they share a set."""
+        return rg.rows_from_ranges(self.heads.get(kv_head, self.kept))
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,10 @@ class GroupResult:
         bytes_moved: read plus written.
         policies: every value that was used.
         layers: by layer number.
-        scores: binary32, [layers or 1][units or rows], where the request asked for them and anything was scored.
+        scores: binary32, [layers or 1][units or rows], where the request asked for them and anything was scored; with
+            heads="each" [layers][kv_heads][units or rows].
+        kept_mass: with want_kept_mass, by layer number: scores of the kept rows over those of all; not of layers where
+            nothing was scored.
     """
 
     group: int
@@ -71,6 +78,7 @@ class GroupResult:
     policies: Sequence[Policy]
     layers: Mapping[int, LayerResult]
     scores: NDArray[np.float32] | None = None
+    kept_mass: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,15 @@ class Answer:
         """The results of all groups, by layer number."""
         return MappingProxyType({n: layer for group in self.groups for n, layer in group.layers.items()})
 
+    @property
+    def kept_mass(self) -> Mapping[int, float]:
+        """With want_kept_mass, of all groups by layer number: scores of the kept rows over those of all."""
+        return MappingProxyType({n: mass for group in self.groups for n, mass in group.kept_mass.items()})
+
+    def jaccard(self) -> NDArray[np.float64]:
+        """How alike the kept sets of any two layers are, [layers][layers] in the order of `layers`; see `jaccard()`."""
+        return jaccard(self)
+
     def positions(self, rows: int | None = None, group: int | None = None) -> list[rg.Range]:
         """Positions of the rows that are now in the cache: what the next request for it gives as `positions`.
 
@@ -175,6 +192,29 @@ class Answer:
         elif more:
             found.append((self.logical_len, self.logical_len + more))
         return found
+
+
+def jaccard(answer: Answer) -> NDArray[np.float64]:
+    """Kept rows that two layers have in common, over those that at least one has: what the paper's Table 2 compares.
+
+    With heads="each" it is the mean over KV heads.  Layers must have been equally long, and have equally many heads.
+
+    Returns:
+        [layers][layers] in the order of `answer.layers`, 1 on the diagonal.
+    """
+    results = list(answer.layers.values())
+    heads = max((len(result.heads) for result in results), default=0) or 1
+    sets = [[result.rows_of(head) for head in range(heads)] for result in results]
+    out = np.ones((len(results), len(results)))
+    for i, one in enumerate(sets):
+        for k, other in enumerate(sets[:i]):
+            shares = []
+            for a, b in zip(one, other, strict=True):
+                both = len(np.intersect1d(a, b, assume_unique=True))
+                union = len(a) + len(b) - both
+                shares.append(both / union if union else 1.0)
+            out[i, k] = out[k, i] = float(np.mean(shares))
+    return out
 
 
 @dataclass(frozen=True)
@@ -215,6 +255,11 @@ def _layer_results(result: pb.GroupResult, group: LayerGroup, job: GroupJob,
     return found
 
 
+def _masses(result: pb.GroupResult, group: LayerGroup) -> dict[int, float]:
+    """Kept mass by layer number; NaN stands for a layer where nothing was scored."""
+    return {layer: mass for layer, mass in zip(group.layers, result.kept_mass, strict=False) if mass == mass}
+
+
 def answer_of(response: pb.Response, groups: Sequence[LayerGroup], jobs: Sequence[GroupJob],
               sets: Sequence[Sequence[Kept]] | None = None,
               scores: Sequence[NDArray[np.float32] | None] | None = None) -> Answer:
@@ -232,7 +277,8 @@ def answer_of(response: pb.Response, groups: Sequence[LayerGroup], jobs: Sequenc
         r.group, r.physical_before, r.physical_len, KeptAll(r.kept_all), r.table_used, r.budget, r.budget_raised,
         r.kept_digest, r.bytes_moved, [Policy.from_message(p) for p in r.policies],
         MappingProxyType(_layer_results(r, groups[r.group], jobs[i], _sets_of(r) if sets is None else sets[i])),
-        None if scores is None else scores[i]) for i, r in enumerate(body.groups)]
+        None if scores is None else scores[i], MappingProxyType(_masses(r, groups[r.group])))
+        for i, r in enumerate(body.groups)]
     t = body.timing
     return Answer(Phase(body.phase), CacheState(response.status.cache), body.logical_len, results,
                   Timing(t.queue_us, t.score_us, t.select_us, t.move_us, t.total_us), response.request_id,

@@ -224,6 +224,10 @@ class Client:
                 positions of an earlier answer are `answer.positions()`.
             jobs (Sequence[GroupJob]): instead of all those, for several layer groups.
             queries (Queries): the newest query rows; a SharedCache knows.
+            lse (ndarray | Slice): float32 [layers][q_heads][rows]: the log-sum-exp of each query, where the engine has
+                it: scoring then reads the keys once instead of twice.
+            sink_logits (ndarray | Slice): float32 [layers][q_heads], of models that have them.
+            want_kept_mass (bool): fill in `answer.kept_mass`.
             reply_form (str): how the kept rows come back: "runs", "rows", "in_region", or "no_sets" for not at
                 all; None = in the message where they fit, else through memory.
             logical_len (int): tokens that the model has seen; default: one past the last row's position.
@@ -318,7 +322,9 @@ class Client:
                                 reply_form=request.get("reply_form"), limits=self.session.limits,
                                 has_memory=self._connection.side is not None,
                                 hold=_flag("hold", request.get("hold", False)),
-                                single_pass=_flag("single_pass", request.get("single_pass", False)))
+                                single_pass=_flag("single_pass", request.get("single_pass", False)),
+                                want_kept_mass=_flag("want_kept_mass", request.get("want_kept_mass", False)),
+                                lse=request.get("lse"), sink_logits=request.get("sink_logits"))
             return submit(self._link, exchange, mode, until, request.get("generation", 0), request.get("request_id"))
 
 

@@ -30,6 +30,7 @@ from .region import Region, Slice
 from .session import Limits
 from .wire import Mode
 
+Floats = NDArray[Any] | Slice | None
 ReplyForm = Literal["runs", "rows", "in_region", "no_sets"]
 ALIGN = 64  # bytes: each piece begins on a cache line of its own
 ENVELOPE = 2048  # bytes of a request beside its lists, generously
@@ -55,9 +56,8 @@ class _Piece:
     content: NDArray[Any] | None = None
 
 
-def unit_rows(job: GroupJob) -> int:
+def unit_rows(job: GroupJob, policy: Policy) -> int:
     """Least rows that are kept or dropped together, but for a few at the edges."""
-    policy = job.first_policy
     if policy.selector not in (None, "chunk") or job.positions is not None:
         return 1
     return policy.chunk or CHUNK.get(policy.profile, 1)
@@ -72,11 +72,17 @@ def most_runs(job: GroupJob) -> int:
     """
     if job.keep is not None:
         return len(job.keep)
-    unit, stretches = unit_rows(job), len(job.protect) + 3
+    return max(_most_runs(job, policy) for policy in job.policies)
+
+
+def _most_runs(job: GroupJob, policy: Policy) -> int:
+    unit, stretches = unit_rows(job, policy), len(job.protect) + 3
     cut = unit // 2 + 4  # runs inside the unit at which the budget ends
+    if policy.beta or policy.selector == "h2o":  # their budgets are not those of the request
+        return job.rows // 2 + cut
     least = job.rows if job.keep_ratio is None else job.rows * millionths(job.keep_ratio) // MILLION
     least = min(least, job.rows if job.max_tokens is None else job.max_tokens)
-    most = least + (job.first_policy.align or 1)
+    most = least + (policy.align or 1)
     return min(most // unit + stretches, (job.rows - least) // unit + 2 * stretches, job.rows // 2) + cut
 
 
@@ -91,11 +97,12 @@ class Exchange:
 
     def __init__(self, mode: Mode, cache: Cache, jobs: Sequence[GroupJob], *, queries: Queries | None,
                  logical_len: int, reply_form: ReplyForm | None, limits: Limits, has_memory: bool = True,
-                 hold: bool = False, single_pass: bool = False) -> None:
+                 hold: bool = False, single_pass: bool = False, want_kept_mass: bool = False,
+                 lse: Floats = None, sink_logits: Floats = None) -> None:
         """Decide how everything travels; without `has_memory` nothing is moved out of the messages."""
         self._mode, self.cache, self.jobs, self._limits = mode, cache, list(jobs), limits
         self._queries, self._logical_len = queries, logical_len
-        self._hold, self._single_pass = hold, single_pass
+        self._hold, self._single_pass, self._want_kept_mass = hold, single_pass, want_kept_mass
         self.room = 0
         self._memory: SharedMemory | None = None
         for i, job in enumerate(self.jobs):
@@ -108,6 +115,8 @@ class Exchange:
         self._tables = self._choose_tables()
         self._scores_in = [self._piece_of_scores(job, i) for i, job in enumerate(self.jobs)]
         self._scores_out = [self._room_for_scores(job) for job in self.jobs]
+        self._floats = {name: place if place is None or isinstance(place, Slice) else self._piece_of_floats(place, name)
+                        for name, place in (("lse", lse), ("sink_logits", sink_logits))}
         self._form = reply_form or self._choose_form()
         self.kept_bytes = sum(self._set_bytes(job) for job in self.jobs)
         self._reply = self._take(self.kept_bytes) if self._form == "in_region" else None
@@ -126,10 +135,15 @@ class Exchange:
         body = pb.Compress(
             cache_id=self.cache.id, mode=int(self._mode), logical_len=self._logical_len,  # type: ignore[arg-type]
             reply_form=getattr(pb, f"REPLY_{self._form.upper()}"), hold=self._hold, single_pass=self._single_pass,
+            want_kept_mass=self._want_kept_mass,
             control_slot=0 if ticket is None else ticket.number, control_use=0 if ticket is None else ticket.use,
             groups=[job.to_message(f"compress.groups[{i}]") for i, job in enumerate(jobs)])
         if self._queries is not None and any(job.needs_queries for job in jobs):
             body.queries.CopyFrom(self._queries.to_message())
+            for name, place in self._floats.items():
+                if place is not None:
+                    where = self._put(place, region) if isinstance(place, _Piece) else place
+                    getattr(body.queries, name).CopyFrom(where.to_message())
         if self._reply is not None:
             body.reply_to.CopyFrom(self._put(self._reply, region).to_message())
         return body
@@ -237,8 +251,19 @@ class Exchange:
 
     # ---- scores
 
-    def _layers(self, job: GroupJob) -> int:
-        return 1 if job.first_policy.layers == "one" else len(self.cache.layout.groups[job.group].layers)
+    def _sets(self, job: GroupJob) -> int:
+        """Kept sets, and sets of scores, at most."""
+        group = self.cache.layout.groups[job.group]
+        layers = 1 if all(policy.keeps_one_set for policy in job.policies) else len(group.layers)
+        return layers * (group.kv_heads if any(policy.heads == "each" for policy in job.policies) else 1)
+
+    def _piece_of_floats(self, floats: NDArray[Any], name: str) -> _Piece:
+        """Room for what comes beside the queries; the daemon checks its size."""
+        try:
+            array = np.ascontiguousarray(floats, np.float32)
+        except (TypeError, ValueError) as error:
+            raise invalid(f"compress.queries.{name}", f"is no array of float32: {error}") from None
+        return self._take(array.nbytes, array)
 
     def _piece_of_scores(self, job: GroupJob, index: int) -> _Piece | None:
         if job.scores_in is None or isinstance(job.scores_in, Slice):
@@ -255,19 +280,23 @@ class Exchange:
         if job.scores_out is not True:
             return None
         # units are counted by the daemon: there are at most so many, and what it wrote will be seen
-        most = job.rows if job.score_kind == "rows" or job.chunk_lengths is not None else job.rows // unit_rows(job) + 2
-        words = self._layers(job) * max(most, 1)
+        unit = min(unit_rows(job, policy) for policy in job.policies)
+        most = job.rows if job.score_kind == "rows" or job.chunk_lengths is not None else job.rows // unit + 2
+        words = self._sets(job) * max(most, 1)
         return self._take(4 * words, np.full(words, UNWRITTEN, np.uint32))
 
     def _read_scores(self, piece: _Piece, result: pb.GroupResult) -> NDArray[np.float32] | None:
-        """The scores as [layers or 1][units or rows]; None where nothing had to be scored."""
+        """The scores as [layers or 1][units or rows], with heads="each" [layers][kv_heads][units or rows]; None where
+        nothing had to be scored."""
         words = self._view(piece, piece.size // 4)
         written = np.flatnonzero(words != UNWRITTEN)
         if len(written) == 0:
             return None
+        group = self.cache.layout.groups[result.group]
         one = any(policy.layers == pb.LAYERS_ONE for policy in result.policies)
-        layers = 1 if one else len(self.cache.layout.groups[result.group].layers)
-        return words[: int(written[-1]) + 1].copy().view(np.float32).reshape(layers, -1)
+        each = any(policy.heads == pb.HEADS_EACH for policy in result.policies)
+        shape = (1 if one else len(group.layers), *((group.kv_heads,) if each else ()), -1)
+        return words[: int(written[-1]) + 1].copy().view(np.float32).reshape(shape)
 
     # ---- replies
 
@@ -282,11 +311,12 @@ class Exchange:
             one = 2 * runs + job.rows // 100 + 48
             if job.positions is not None:  # a run of rows breaks where their positions do
                 one += 2 * (runs + len(job.positions)) + job.next_position // 100 + 48
-            size += 512 + self._layers(job) * one
+            layers = len(self.cache.layout.groups[job.group].layers)
+            size += 512 + 512 * len(job.policies) + self._sets(job) * one + 4 * layers
         return "runs" if 2 * size <= most else "in_region"
 
     def _set_bytes(self, job: GroupJob) -> int:
-        return self._layers(job) * (4 * SET_HEAD + 8 * most_runs(job))
+        return self._sets(job) * (4 * SET_HEAD + 8 * most_runs(job))
 
     def _read_sets(self, results: Sequence[pb.GroupResult]) -> list[list[Kept]]:
         """The sets of each group out of the reply's memory."""

@@ -82,6 +82,10 @@ class Queries:
 
     Row r, head h of the i-th layer lies at offset + i * layer_stride + h * head_stride
     + ((ring_start + r) % rows) * row_stride of the region.
+
+    `lse` and `sink_logits` are float32 in a region, [layers][q_heads][rows] and [layers][q_heads]: natural logarithms
+    of the softmax sums of each query, in the order of its place in the ring, and the sink logits of models that have
+    them.  Arrays go as arguments of compress().
     """
 
     region: Region
@@ -95,6 +99,8 @@ class Queries:
     ring_start: int = 0
     layers: tuple[int, ...] = ()
     last_row: int = 0
+    lse: Slice | None = None
+    sink_logits: Slice | None = None
 
     @classmethod
     def of_array(cls, array: Any, *, region: Region, axes: str = "lrhd", layers: Sequence[int] = (),
@@ -133,7 +139,9 @@ class Queries:
             data=pb.Slice(region_id=self.region.id, offset=self.offset, size=self.size),
             dtype=int(self.dtype), rows=self.rows, ring_start=self.ring_start,  # type: ignore[arg-type]
             layer_stride=self.layer_stride, head_stride=self.head_stride, row_stride=self.row_stride,
-            layers=self.layers, last_row=self.last_row)
+            layers=self.layers, last_row=self.last_row,
+            lse=None if self.lse is None else self.lse.to_message(),
+            sink_logits=None if self.sink_logits is None else self.sink_logits.to_message())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +159,11 @@ class GroupJob:
         protect_prefix: first rows that are kept and never written, such as blocks shared with others.
         positions: half-open ranges of the rows' positions after an earlier compression; None = row number.
         keep: keep exactly these rows, without scoring and budget.
-        chunk_lengths: with selector "chunk_at": lengths of the chunks in rows, all rows together.
+        chunk_lengths: with selector "chunk_at" or pool "leak": lengths of the chunks in rows, all rows together.
         destination: where copy_out() puts the kept rows: room for all of them, in blocks that are not the source's.
         scores_out: True = bring the scores along in the answer, or a Slice to write them to.
-        scores_in: select by these instead of scoring: an array [layers or 1][units or rows], or a Slice.
+        scores_in: select by these instead of scoring: an array [layers or 1][units or rows], or a Slice; with
+            heads="each" [layers][kv_heads][units or rows]; with several policies of rows, for all layers.
         score_kind: whether scores are of units (chunks) or of rows.
     """
 
@@ -175,14 +184,14 @@ class GroupJob:
     score_kind: Literal["units", "rows"] = "units"
 
     @property
-    def first_policy(self) -> Policy:
-        """The policy, or the first of several."""
-        return self.policy if isinstance(self.policy, Policy) else (*self.policy, Policy())[0]
+    def policies(self) -> Sequence[Policy]:
+        """The policies; one if it is one."""
+        return (self.policy,) if isinstance(self.policy, Policy) else self.policy
 
     @property
     def needs_queries(self) -> bool:
-        """False where nothing is to be scored."""
-        return self.keep is None and self.scores_in is None
+        """False where nothing is to be scored, or not by queries."""
+        return self.keep is None and self.scores_in is None and any(p.reads_queries for p in self.policies)
 
     @property
     def next_position(self) -> int:
@@ -200,7 +209,8 @@ class GroupJob:
             raise TypeError(f"policy must be a Policy or several, not {self.policy!r}")
         if not policies:
             raise invalid(f"{path}.policies", "must have at least 1 entry, has 0")
-        if self.keep_ratio is None and self.max_tokens is None and self.keep is None:
+        own_budget = all(policy.selector == "h2o" for policy in policies)
+        if self.keep_ratio is None and self.max_tokens is None and self.keep is None and not own_budget:
             raise invalid(f"{path}.keep_ratio", "one of keep_ratio, max_tokens and keep is needed")
         word(f"{path}.score_kind", self.score_kind, ("units", "rows"))
         of_type("scores_out", self.scores_out, bool, Slice)

@@ -6,7 +6,7 @@ left None is what the profile says; the answer brings back every value that was 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from numbers import Real
 from typing import Any, Literal
@@ -69,19 +69,29 @@ def _enum_of(name: str) -> Any:
 class Policy:
     """How rows are scored and selected.  None = what the profile says.
 
+    `chunkkv.methods` has a function for each published method; a list of policies, each with its `layer_first`, is a
+    layer plan (`hybrid`).
+
     Attributes:
-        profile: set of defaults; "default" has w 32, chunks of 10, 4 sinks, the window protected.
-        scorer: where scores come from.
-        selector: what is kept or dropped together.
+        profile: set of defaults.  "default": w 32, chunks of 10, 4 sinks, the window protected; "paper": ChunkKV to the
+            letter; "kvpress": as kvpress' presses; "retrieval": a short window and wide pools; "vote": one set for all
+            heads and layers, for questions over a context.
+        scorer: where scores come from.  "window": attention of the newest queries; "raw_qk": their bare products;
+            "drop": what the output would miss; "knorm", "keydiff": keys alone; "lagkv", "vk_ratio": keys and values;
+            "given": scores_in.
+        selector: what is kept or dropped together.  "chunk"; "chunk_at": chunks of chunk_lengths; "token"; "streaming":
+            the first and newest rows; "h2o": heavy hitters and the newest rows, by the queries of all rows;
+            "chunk_eg": chunks, some cut to their best rows; "page": whole blocks, with plan() only.
+        layer_first: first layer that this policy holds for; 0 = first of the group.
         window: query rows that vote, 1 to 256; the newest ones of those given.
         chunk: rows of a chunk, 1 to 1024.
-        sinks: first rows that are always kept.
+        sinks: first rows that are always kept, 0 to 1024.
         recent: newest rows that are always kept.
         min_tokens: shorter sequences stay as they are.
-        pool: smoothing of the scores over neighbouring rows.
+        pool: smoothing of the scores over neighbouring rows; "leak" fades, most where a chunk of chunk_lengths ends.
         pool_size: odd, 1 to 31.
         norm: how scores are divided by the number of queries.
-        heads: over KV heads: added up, the largest, or a set for each.
+        heads: over KV heads: added up, the largest, or a set for each (compress() and copy_out() only).
         group_heads: over the query heads of one KV head.
         value_weight: weight scores with the norm of the value.
         unit_reduce: from row scores to the score of a chunk.
@@ -89,14 +99,20 @@ class Policy:
         reuse: each n-th layer scores, the others follow it.
         fill: what is taken of the chunk that does not fit whole.
         tight: when the protected rows exceed the budget: keep just them, or refuse.
-        align: the budget is rounded up to a multiple of so many rows.
-        join: with profile "paper".
+        align: the budget is rounded up to a multiple of so many rows, 1 to 1024.
+        join: with profile "paper": cut to the budget, or keep chunks and window whole.
         scale: factor of the logits; 0 or None = 1/sqrt(head_dim).
         softcap: the model's soft cap of the logits.
         sliding: rows of the model's sliding window.
-        layer_first: first layer that this policy holds for; 0 = first of the group.
-        spike_keep, page, beta, heavy, recent_part, window_reduce, vote_rows, contrast_first, contrast_end, mute,
-            layer_reduce: of selectors and profiles that this daemon may not have.
+        spike_keep: with "chunk_eg": most rows of a chunk whose weight lies in few, 1 to chunk - 1.
+        page: with "page": rows of a page, whole blocks; None = one block.
+        beta: PyramidKV's budgets: the steepness with which lower layers keep more; None = equal budgets.
+        heavy, recent_part: with "h2o": parts of the rows in millionths, together at most 1000000; they are the budget.
+        window_reduce: over query rows: added up, or the largest of the newest vote_rows.
+        vote_rows: 1 to window.
+        contrast_first, contrast_end: query rows counted back from the newest whose mean is subtracted.
+        mute: first rows whose scores count as 0, 0 to 1024.
+        layer_reduce: with one set for all layers: added up, or the mean of the four largest.
     """
 
     profile: Profile = "default"
@@ -108,7 +124,7 @@ class Policy:
     sinks: int | None = None
     recent: int | None = None
     min_tokens: int | None = None
-    pool: Literal["none", "avg", "max"] | None = None
+    pool: Literal["none", "avg", "max", "leak"] | None = None
     pool_size: int | None = None
     norm: Literal["sum", "mean", "seen"] | None = None
     heads: Literal["sum", "max", "each"] | None = None
@@ -135,6 +151,16 @@ class Policy:
     contrast_end: int | None = None
     mute: int | None = None
     layer_reduce: Literal["sum", "top4"] | None = None
+
+    @property
+    def reads_queries(self) -> bool:
+        """Are rows scored by what queries say of them?  Where not, none need be sent."""
+        return self.selector != "streaming" and self.scorer in (None, "window", "raw_qk", "drop")
+
+    @property
+    def keeps_one_set(self) -> bool:
+        """Is there one kept set for all layers?"""
+        return self.layers == "one" or (self.layers is None and (self.profile == "vote" or self.selector == "page"))
 
     def to_message(self) -> pb.Policy:
         """The wire's message; InvalidArgument names a value that it cannot hold."""
@@ -177,3 +203,12 @@ class Policy:
             elif getattr(message, name):
                 values[name] = getattr(message, name)
         return cls(**values)  # type: ignore[arg-type]
+
+
+def hybrid(first: Policy, *later: tuple[int, Policy]) -> list[Policy]:
+    """A layer plan: one policy up to the layer where the next begins, as the `policy` of a request.
+
+    >>> [(p.layer_first, p.selector) for p in hybrid(Policy(), (15, Policy(selector="token")))]
+    [(0, None), (15, 'token')]
+    """
+    return [replace(first, layer_first=0), *(replace(policy, layer_first=layer) for layer, policy in later)]

@@ -14,7 +14,7 @@ from . import ranges as rg
 from .cache import Cache
 from .checks import of_type, whole
 from .errors import invalid
-from .exchange import ReplyForm
+from .exchange import Floats, ReplyForm
 from .job import AnyTable, GroupJob, Queries
 from .policy import Policy
 from .region import Slice
@@ -44,6 +44,9 @@ class CompressRequest(TypedDict, total=False):
     timeout: float | None
     generation: int
     request_id: int | None
+    lse: Floats
+    sink_logits: Floats
+    want_kept_mass: bool
     hold: bool
     single_pass: bool
 
