@@ -1,5 +1,5 @@
 /*
- * golden.json has a case on each line, with parameters in the words of
+ * A file of cases has one on each line, with parameters in the words of
  * algorithm.md.  An unknown word is an error: a case that silently ran with a
  * default would prove nothing.
  */
@@ -40,7 +40,7 @@ static int parse_ranges(const cJSON *array, struct golden_range **ret_ranges, ui
 
 /* A parameter whose value is a word. Return: was it one of those? */
 static bool parse_word(struct golden_case *c, const char *key, const char *word) {
-        static const char *const profiles[] = { "default", "paper", "kvpress", "retrieval", NULL };
+        static const char *const profiles[] = { "default", "paper", "kvpress", "retrieval", "vote", NULL };
         static const char *const scorers[] = { "", "window", "raw_qk", "drop", "knorm", "keydiff", NULL };
         static const char *const selectors[] = { "", "chunk", "chunk_at", "token", NULL };
         static const char *const pools[] = { "", "none", "avg", "max", NULL };
@@ -82,7 +82,8 @@ static bool parse_number(struct golden_case *c, const char *key, double value) {
                 uint32_t *value;
                 uint32_t given;
         } table[] = {
-                { "layer", &c->layer, 0 },      { "keep_ratio", &c->keep_ratio, 0 },
+                { "layer", &c->layers[0], 0 },  { "keep_ratio", &c->keep_ratio, 0 },
+                { "query_rows", &c->query_rows, 0 },
                 { "max_tokens", &c->max_tokens, 0 }, { "kept_count", &c->kept_count, 0 },
                 { "window", &p->window, 0 },    { "chunk", &p->chunk, 0 },
                 { "pool_size", &p->pool_size, 0 }, { "sliding", &p->sliding, 0 },
@@ -101,15 +102,30 @@ static bool parse_number(struct golden_case *c, const char *key, double value) {
         return true;
 }
 
+static int parse_layers(const cJSON *array, struct golden_case *c) {
+        const cJSON *number;
+
+        c->layer_count = 0;
+        cJSON_ArrayForEach(number, array) {
+                if (c->layer_count == CKV_ARRAY_SIZE(c->layers))
+                        return -EBADMSG;
+                c->layers[c->layer_count++] = (uint32_t)number->valuedouble;
+        }
+        return 0;
+}
+
 static int parse_case(const cJSON *object, struct golden_case *c) {
         const cJSON *item;
 
+        c->layer_count = 1;
         cJSON_ArrayForEach(item, object) {
                 int r = 0;
                 bool known = true;
 
                 if (strcmp(item->string, "kept") == 0)
                         r = parse_ranges(item, &c->kept, &c->kept_ranges);
+                else if (strcmp(item->string, "layers") == 0)
+                        r = parse_layers(item, c);
                 else if (strcmp(item->string, "spans") == 0)
                         r = parse_ranges(item, &c->spans, &c->span_count);
                 else if (cJSON_IsString(item))
@@ -119,16 +135,16 @@ static int parse_case(const cJSON *object, struct golden_case *c) {
                 if (r < 0)
                         return r;
                 if (!known) {
-                        fprintf(stderr, "golden.json, line %u: unknown %s\n", c->line, item->string);
+                        fprintf(stderr, "golden cases, line %u: unknown %s\n", c->line, item->string);
                         return -EBADMSG;
                 }
         }
         return 0;
 }
 
-int golden_open(struct golden *ret_golden) {
+int golden_open(const char *name, struct golden *ret_golden) {
         struct golden golden = { 0 };
-        _cleanup_free_ char *text = test_read_file(test_data_path("golden.json"));
+        _cleanup_free_ char *text = test_read_file(test_data_path(name));
         cJSON *array = text ? cJSON_Parse(text) : NULL;
         const cJSON *object;
         int r = 0;
@@ -185,60 +201,76 @@ static struct ckv_plane plane_of(const struct st_tensor *tensor) {
         };
 }
 
-static int find(const struct golden *golden, const struct golden_case *c, const char *what,
+static int find(const struct golden *golden, const struct golden_case *c, uint32_t layer, const char *what,
                 struct st_tensor *ret_tensor) {
         char name[64];
 
-        (void)snprintf(name, sizeof(name), "layer%u.%s", c->layer, what);
+        (void)snprintf(name, sizeof(name), "layer%u.%s", c->layers[layer], what);
         return st_find(&golden->files[c->file], name, ret_tensor);
 }
 
-static int fill_group(struct ckv_job_group *group, const struct golden_case *c, uint32_t rows) {
+static int fill_group(struct ckv_job_group *group, const struct golden_case *c) {
         struct ckv_span *spans = calloc((size_t)c->span_count + 1, sizeof(*spans));
         uint32_t *blocks = calloc(1, sizeof(*blocks));
 
         group->selection.spans = spans;
-        group->table = (struct ckv_row_table){ .entries = blocks, .tokens_per_block = rows };
+        group->table = (struct ckv_row_table){ .entries = blocks, .tokens_per_block = group->selection.rows };
         if (!spans || !blocks)
                 return -ENOMEM;
         for (uint32_t i = 0; i < c->span_count; i++)
                 spans[i] =
                         (struct ckv_span){ .first = c->spans[i].first, .count = c->spans[i].end - c->spans[i].first };
         group->selection.span_count = c->span_count;
-        group->selection.rows = rows;
         group->selection.keep_ratio = c->keep_ratio;
         group->selection.max_tokens = c->max_tokens;
+        return 0;
+}
+
+/* One layer of the case; the newest query rows of the file are the last */
+static int fill_layer(const struct golden *golden, const struct golden_case *c, uint32_t layer, struct ckv_job *job) {
+        struct ckv_job_group *group = &job->groups[0];
+        struct st_tensor q, k, v;
+        uint64_t row_bytes;
+        uint32_t given;
+
+        if (find(golden, c, layer, "query", &q) || find(golden, c, layer, "key", &k) || find(golden, c, layer, "value", &v))
+                return -EBADMSG;
+        row_bytes = q.shape[1] * q.shape[2] * 2;
+        given = c->query_rows > 0 ? c->query_rows : (uint32_t)q.shape[0];
+        group->layers[layer] = (struct ckv_job_layer){
+                .number = c->layers[layer], .k = plane_of(&k), .v = plane_of(&v), .query = q.data + (q.shape[0] - given) * row_bytes,
+        };
+        group->q_heads = (uint32_t)q.shape[1];
+        group->kv_heads = (uint32_t)k.shape[1];
+        group->head_dim_k = group->head_dim_v = (uint32_t)k.shape[2];
+        group->selection.rows = (uint32_t)k.shape[0];
+        job->queries = (struct ckv_job_queries){
+                .dtype = CKV_DTYPE_BF16, .rows = given, .head_stride = q.shape[2] * 2, .row_stride = row_bytes,
+        };
         return 0;
 }
 
 int golden_job(const struct golden *golden, const struct golden_case *c, struct ckv_job **ret_job,
                struct ckv_policy_fault *ret_fault) {
         _cleanup_(ckv_job_freep) struct ckv_job *job = ckv_job_new(1);
-        struct st_tensor q, k, v;
         struct ckv_job_group *group;
-        int r;
+        int r = 0;
 
         if (!job)
                 return -ENOMEM;
         group = &job->groups[0];
         if (!ckv_policy_resolve(&c->asked, &group->policy, ret_fault))
-                return ret_fault->kind == CKV_FAULT_UNSUPPORTED ? GOLDEN_E_UNSUPPORTED : -EINVAL;
-        if (find(golden, c, "query", &q) || find(golden, c, "key", &k) || find(golden, c, "value", &v))
-                return -EBADMSG;
-        r = fill_group(group, c, (uint32_t)k.shape[0]);
-        group->layers = calloc(1, sizeof(*group->layers));
-        if (r < 0 || !group->layers)
+                return -EINVAL;
+        group->layers = calloc(c->layer_count, sizeof(*group->layers));
+        if (!group->layers)
                 return -ENOMEM;
-        group->layers[0] =
-                (struct ckv_job_layer){ .number = c->layer, .k = plane_of(&k), .v = plane_of(&v), .query = q.data };
-        group->layer_count = 1;
-        group->q_heads = (uint32_t)q.shape[1];
-        group->kv_heads = (uint32_t)k.shape[1];
-        group->head_dim_k = group->head_dim_v = (uint32_t)k.shape[2];
-        job->queries = (struct ckv_job_queries){
-                .dtype = CKV_DTYPE_BF16, .rows = (uint32_t)q.shape[0], .head_stride = q.shape[2] * 2,
-                .row_stride = q.shape[1] * q.shape[2] * 2,
-        };
+        group->layer_count = c->layer_count;
+        for (uint32_t i = 0; i < c->layer_count && r == 0; i++)
+                r = fill_layer(golden, c, i, job);
+        if (r == 0)
+                r = fill_group(group, c);
+        if (r < 0)
+                return r;
         *ret_job = ckv_steal(&job);
         return 0;
 }

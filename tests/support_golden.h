@@ -16,8 +16,10 @@ struct golden_range {
 };
 
 struct golden_case {
-        uint32_t line;                  /* of golden.json */
-        uint32_t file, layer;           /* index into golden.files; the model's layer number */
+        uint32_t line;                  /* of its file of cases */
+        uint32_t file;                  /* index into golden.files */
+        uint32_t layers[8], layer_count;        /* the model's layer numbers */
+        uint32_t query_rows;            /* newest rows of queries that are given; 0: all of the file */
         struct ckv_policy asked;
         uint32_t keep_ratio, max_tokens;
         struct golden_range *spans, *kept;
@@ -30,24 +32,20 @@ struct golden {
         uint32_t count;
 };
 
-enum {
-        _GOLDEN_E_SUCCESS,
-        GOLDEN_E_UNSUPPORTED,           /* ckv_policy_resolve() says CKV_FAULT_UNSUPPORTED */
-};
-
-/* golden_open() - read golden.json and map both tensor files. Return: 0 or -errno; -EBADMSG: an unknown parameter */
-int golden_open(struct golden *ret_golden);
+/* golden_open() - read a file of cases, "golden.json" or "golden_vote.json", and map both tensor files. Return: 0 or -errno;
+ * -EBADMSG: an unknown parameter */
+int golden_open(const char *name, struct golden *ret_golden);
 
 /* golden_close() - unmap and free; a zeroed struct is fine */
 void golden_close(struct golden *golden);
 
 /**
- * golden_job() - a case as a job of one group with one layer
+ * golden_job() - a case as a job of one group with the layers of the case
  * @golden:    its files are what the job's planes point at: read only, so plan and never move
  * @ret_job:   free with ckv_job_free()
  * @ret_fault: written when resolving fails
  *
- * Return: 0, GOLDEN_E_UNSUPPORTED, or -errno.
+ * Return: 0 or -errno; -EINVAL: the policy does not resolve.
  */
 int golden_job(const struct golden *golden, const struct golden_case *c, struct ckv_job **ret_job,
                struct ckv_policy_fault *ret_fault);
