@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +21,19 @@ BLOCK = 16
 Group = tuple[str, list[dict[str, Any]]]
 
 
-def grouped(covered: bool) -> list[Group]:
+def grouped() -> list[Group]:
     """Cases that differ in their layer only, together: one request answers all of them."""
     found: dict[str, list[dict[str, Any]]] = {}
     for case in tensors.golden():
-        if tensors.is_covered(case) == covered:
-            found.setdefault(tensors.case_name({**case, "layer": "s"}), []).append(case)
+        found.setdefault(tensors.case_name({**case, "layer": "s"}), []).append(case)
     return list(found.items())
+
+
+def votes() -> list[Group]:
+    """The cases of profile vote, each with the same rows for every layer of its file."""
+    cases: list[dict[str, Any]] = json.loads((tensors.DATA / "golden_vote.json").read_text())
+    return [(f"{case['file'].split('.')[0]}-vote-{case['query_rows']}-{case['keep_ratio']}",
+             [{**case, "layer": layer} for layer in case["layers"]]) for case in cases]
 
 
 class File:
@@ -58,6 +66,12 @@ class File:
             list(self.planes[0]), list(self.planes[1]), axes="bthd", q_heads=some.query.shape[1], region=region,
             layers=tuple(self.layers), dtype="bf16"))
 
+    def newest(self, rows: int) -> chunkkv.Queries:
+        """The newest query rows alone."""
+        older = self.queries.rows - rows
+        return replace(self.queries, rows=rows, offset=self.queries.offset + older * self.queries.row_stride,
+                       size=self.queries.size - older * self.queries.row_stride)
+
     def expected(self, kept: list[NDArray[np.uint32]], table: NDArray[np.int64]) -> NDArray[np.uint8]:
         """All bytes, after the kept rows of each layer were put into the blocks of `table` in order."""
         after = self.pristine.copy()
@@ -85,8 +99,9 @@ class Bench:
     def request(self, file: File, case: dict[str, Any]) -> dict[str, Any]:
         """The request of a golden case, as keyword arguments."""
         policy = chunkkv.Policy(profile=case["profile"], **{k: v for k, v in case.items() if k in BY_POLICY})
+        queries = file.queries if "query_rows" not in case else file.newest(case["query_rows"])
         return {"rows": file.rows, "policy": policy, "max_tokens": case.get("max_tokens"), "table": file.table,
-                "keep_ratio": case["keep_ratio"] / 1e6, "protect": case.get("spans", ()), "queries": file.queries,
+                "keep_ratio": case["keep_ratio"] / 1e6, "protect": case.get("spans", ()), "queries": queries,
                 "timeout": 30}
 
 
@@ -108,10 +123,10 @@ def kept_of(answer: chunkkv.Answer, file: File, cases: list[dict[str, Any]]) -> 
     return [answer.layers[number].rows for number in file.layers]
 
 
-COVERED, OF_METHODS = grouped(True), grouped(False)
+GROUPS = grouped() + votes()
 
 
-@pytest.mark.parametrize("cases", [g[1] for g in COVERED], ids=[g[0] for g in COVERED])
+@pytest.mark.parametrize("cases", [g[1] for g in GROUPS], ids=[g[0] for g in GROUPS])
 def test_golden(bench: Bench, cases: list[dict[str, Any]]) -> None:
     """PLAN writes nothing, COPY_OUT the destination only, IN_PLACE the first rows only; all keep the same."""
     file = bench.file(cases[0]["file"])
@@ -134,20 +149,6 @@ def test_golden(bench: Bench, cases: list[dict[str, Any]]) -> None:
         assert np.array_equal(file.everything, file.expected(kept, file.table)), "IN_PLACE"
     finally:
         file.everything[...] = file.pristine
-
-
-@pytest.mark.parametrize("cases", [g[1] for g in OF_METHODS], ids=[g[0] for g in OF_METHODS])
-def test_golden_of_other_methods(bench: Bench, cases: list[dict[str, Any]]) -> None:
-    """Exact as well, or refused as UNSUPPORTED with the name of the field, and then nothing was written."""
-    file = bench.file(cases[0]["file"])
-    try:
-        answer = bench.client.plan(file.cache, **bench.request(file, cases[0]))
-    except chunkkv.Unsupported as error:
-        assert error.field.startswith("compress.groups[0].policies[0].")
-        assert error.cache == chunkkv.CacheState.CLEAN
-        assert np.array_equal(file.everything, file.pristine)
-        pytest.skip(f"this daemon has no {error.field.rpartition('.')[2]} {cases[0]['scorer']}")
-    kept_of(answer, file, cases)
 
 
 POLICY_OF_PARAMS = ("profile", "chunk", "window", "sinks", "recent", "min_tokens", "pool", "pool_size", "scorer",

@@ -261,7 +261,7 @@ class Exchange:
         """Room for what comes beside the queries; the daemon checks its size."""
         try:
             array = np.ascontiguousarray(floats, np.float32)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise invalid(f"compress.queries.{name}", f"is no array of float32: {error}") from None
         return self._take(array.nbytes, array)
 
