@@ -84,7 +84,8 @@ static void begin_panel(struct ckv_cpu_score *score, uint32_t first, bool contra
         state->query_count = state->per_group * (state->raw ? 1 : state->rows);
         state->query_padded = ckv__cpu_pieces(state->query_count, CKV_CPU_BLOCK) * CKV_CPU_BLOCK;
         for (uint32_t t = 0; t < state->rows && !state->raw; t++)
-                ckv_ref_visible(score->job, score->group, score->job->queries.rows - 1 - first - t, &state->low[t], &state->high[t]);
+                ckv_ref_visible(score->job, score->group, score->job->queries.rows - 1 - first - t, &state->low[t],
+                                &state->high[t]);
         score->phase = CKV_CPU_QUERIES;
 }
 

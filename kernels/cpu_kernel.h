@@ -79,7 +79,7 @@ struct ckv_cpu_kernel {
         /* norms() - length of each row: [rows]; reads k, table, head, first, rows, dims and scratch only, as the next two do */
         void (*norms)(const struct ckv_cpu_segment *segment, double *ret_norms);
 
-        /* directions() - sum over the rows of the row, divided by its length or by 1e-12 if that is more: [dims]; norms from norms() */
+        /* directions() - sum over the rows of the row divided by its length, or by 1e-12 if that is more: [dims] */
         void (*directions)(const struct ckv_cpu_segment *segment, const double *norms, double *ret_sum);
 
         /* dots() - product of each row with one vector: [rows] */

@@ -19,7 +19,7 @@ enum { CKV_CPU_PHASE_DONE = UINT32_MAX >> 1 };
 struct ckv_cpu_score;
 
 struct ckv_cpu_method {
-        const ckv_cpu_work *work;                                       /* [phases] an item of each phase; its context is the score */
+        const ckv_cpu_work *work;                                       /* [phases] an item of each; its context is the score */
         int (*init)(struct ckv_cpu_score *score);                       /* make state; 0 or -ENOMEM */
         void (*deinit)(struct ckv_cpu_score *score);                    /* free state, also if it is NULL or half made */
         void (*begin)(struct ckv_cpu_score *score);                     /* turn to score->layer; sets phase */

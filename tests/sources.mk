@@ -194,3 +194,11 @@ TESTS += test_cpu_turns
 test_cpu_turns_SOURCES := tests/test_cpu_turns.c tests/support_endless.c
 test_cpu_turns_LIBS := kernels base
 test_cpu_turns_LDLIBS := $(CHECK_LDLIBS)
+# the scorers, by hand and on random caches
+TESTS += test_scorers test_scorers_random
+test_scorers_SOURCES := tests/test_scorers.c
+test_scorers_LIBS := kernels base
+test_scorers_LDLIBS := $(CHECK_LDLIBS)
+test_scorers_random_SOURCES := tests/test_scorers_random.c tests/support_random.c
+test_scorers_random_LIBS := kernels base
+test_scorers_random_LDLIBS := $(CHECK_LDLIBS)
