@@ -3,9 +3,9 @@
  * here against what it registered, before the first slice runs: the job that
  * leaves this file holds addresses and numbers that need no further check.
  *
- * The steps are in the order in which a refusal is most useful: what this
- * build does not do, then the request as a whole, then each group, then the
- * queries that all groups share, then the size of the answer.
+ * The steps are in the order in which a refusal is most useful: the request
+ * as a whole, then each group, then the queries that all groups share, then
+ * the size of the answer.
  */
 #include "daemon/admit.h"
 
@@ -49,25 +49,6 @@ static bool cut(const struct ckv_record *record, const uint8_t *attachment, uint
         }
         if (words != body->word_count || policy_sum != body->policy_count)
                 return ckv_refuse(status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_INTERNAL, 0, 0, 0);
-        return true;
-}
-
-/* check_built() - fields that are part of the protocol and not of this build: named, never ignored */
-static bool check_built(const struct ckv_compress_parts *parts, struct ckv_record_status *status) {
-        const struct ckv_record_compress *body = parts->body;
-        const struct {
-                enum ckv_field field;
-                bool set;
-        } unbuilt[] = {
-                { CKV_F_COMPRESS_HOLD, body->hold },
-                { CKV_F_COMPRESS_CONTROL_SLOT, body->control_slot },
-                { CKV_F_COMPRESS_CONTROL_USE, body->control_use },
-                { CKV_F_COMPRESS_REPLY_FORM, body->reply_form == CKV_REPLY_IN_SLOT },
-        };
-
-        for (size_t k = 0; k < CKV_ARRAY_SIZE(unbuilt); k++)
-                if (unbuilt[k].set)
-                        return ckv_refuse(status, CKV_CODE_UNSUPPORTED, unbuilt[k].field, CKV_D_NOT_BUILT, 0, 0, 0);
         return true;
 }
 
@@ -183,7 +164,7 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
         const struct ckv_record_policy *policies;
         const uint32_t *words;
 
-        if (!cut(record, attachment, bytes, &parts, ret_status) || !check_built(&parts, ret_status))
+        if (!cut(record, attachment, bytes, &parts, ret_status))
                 return false;
         if (body->mode < CKV_MODE_PLAN || body->mode > CKV_MODE_COPY_OUT)
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_MODE, CKV_D_ENUM, body->mode, 0, 0);

@@ -83,7 +83,7 @@ static uint64_t varints_bound(uint64_t count, uint64_t sum) {
 
 /* What an answer takes, at most: the message, the record's attachment, the sets in memory of the client. */
 struct room {
-        uint64_t message, ring, region;
+        uint64_t message, ring, words;  /* words: bytes of the sets where they lie in memory, region or slot */
 };
 
 /* add_part() - what one group of the job adds; @position_runs: words of the positions that the request gave */
@@ -96,12 +96,9 @@ static void add_part(const struct ckv_request *request, const struct ckv_job_gro
                 room->message += 8 + group->layer_count * sizeof(float);
                 room->ring += group->layer_count * sizeof(float);
         }
-        if (request->reply_form == CKV_REPLY_NO_SETS)
+        room->words += sets * (24 + 8 * runs);
+        if (request->reply_form != CKV_REPLY_RUNS && request->reply_form != CKV_REPLY_ROWS)
                 return;
-        if (request->reply_form == CKV_REPLY_IN_REGION) {
-                room->region += sets * (24 + 8 * runs);
-                return;
-        }
         /* a run of rows breaks where their positions do */
         if (group->selection.positions)
                 places = CKV_MIN(runs + position_runs / 2, rows);
@@ -123,9 +120,12 @@ bool ckv_admit_reply_size(const struct ckv_request *request, const struct ckv_re
                 for (uint32_t k = 0; k < parts->part_count; k++)
                         add_part(request, &request->job->groups[parts->first_part + k], groups[i].position_run_count, &room);
         }
-        if (room.region > request->reply_bytes)
-                return ckv_refuse(ret_status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_TO, CKV_D_REPLY_TOO_LARGE, room.region,
+        if (request->reply_form == CKV_REPLY_IN_REGION && room.words > request->reply_bytes)
+                return ckv_refuse(ret_status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_TO, CKV_D_REPLY_TOO_LARGE, room.words,
                                   request->reply_bytes, 0);
+        if (ckv_request_stores_sets(request) && room.words > request->claim.kept_bytes)
+                return ckv_refuse(ret_status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_CONTROL_SLOT, CKV_D_KEPT_AREA, room.words,
+                                  request->claim.kept_bytes, 0);
         if (room.message > limit)
                 return ckv_refuse(ret_status, CKV_CODE_REPLY_TOO_LARGE, CKV_F_COMPRESS_REPLY_FORM, CKV_D_REPLY_TOO_LARGE,
                                   room.message, limit, 0);

@@ -103,6 +103,8 @@ static bool read_table(struct ckv_request *request, struct table *t, struct ckv_
                 return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->form_field, CKV_D_ENUM, t->form, 0, 0);
         if (!fetch(request, t, &words, &count, status))
                 return false;
+        if (t->field == CKV_F_GROUP_TABLE)
+                ckv_slot_hash_table(request, words, count);
         if (t->runs) {
                 if (!expand(t, words, count, status))
                         return false;
@@ -212,6 +214,7 @@ bool ckv_admit_tables(struct ckv_request *request, const struct ckv_record_group
                 .inline_words = words->destination, .from = &group->destination_from,
         };
 
+        ckv_slot_hash_table(request, (const uint32_t[]){ group->group, rows, group->table_form }, 3);
         set_form(&source, rows, num_blocks, per_block);
         set_form(&destination, rows, num_blocks, per_block);
         if (!read_source(request, &source, rows, ret_status))

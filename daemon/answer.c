@@ -62,6 +62,8 @@ void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_ses
         welcome->planes = (uint32_t)CKV_LIMIT_PLANES;
         welcome->groups = (uint32_t)CKV_LIMIT_GROUPS;
         welcome->spans = (uint32_t)CKV_LIMIT_SPANS;
+        welcome->hold_ms = (uint32_t)options->hold_ms;
+        welcome->control_slots = (uint32_t)CKV_LIMIT_CONTROL_SLOTS;
         welcome->message_parts = (uint32_t)CKV_LIMIT_MESSAGE_PARTS;
         welcome->mapped_bytes = daemon->mapped_bytes;
         memcpy(welcome->device_uuid, daemon->backend_info.uuid, sizeof(welcome->device_uuid));

@@ -32,7 +32,13 @@ struct ckv_outcome {
 };
 void ckv_answer_send_outcome(const struct ckv_route *route, const struct ckv_outcome *outcome);
 
-/* ckv_answer_compressed() - the Compressed answer of a request whose job is planned or moved. Return: 0 or -ENOMEM. */
+/*
+ * ckv_answer_compressed() - the Compressed answer of a request whose job is planned; phase, bytes moved, times and the state of
+ * the cache are those of now. Return: 0 or -ENOMEM.
+ */
 int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *ret_answer);
+
+/* ckv_answer_timing() - the times of a Compressed answer, as they are by now */
+void ckv_answer_timing(const struct ckv_request *request, struct ckv_record_result *result);
 
 #endif

@@ -78,7 +78,7 @@ static void fill_policy(const struct ckv_job_group *group, struct ckv_record_pol
                 ret_policy->scale = 1.0 / sqrt((double)group->head_dim_k);
 }
 
-static void fill_timing(const struct ckv_request *request, struct ckv_record_result *result) {
+void ckv_answer_timing(const struct ckv_request *request, struct ckv_record_result *result) {
         const struct ckv_job *job = request->job;
         uint64_t started = CKV_MAX(job->started_nsec, request->arrived_nsec);
 
@@ -189,7 +189,7 @@ int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *
         answer.bytes = (uint32_t)bytes;
         fill_attachment(request, &layout, answer.attachment);
         result = &answer.record.body.result;
-        result->status.cache = request->mode == CKV_MODE_PLAN ? CKV_CACHE_CLEAN : CKV_CACHE_COMMITTED;
+        /* CLEAN until the rows have moved */
         result->u.compressed.phase = request->phase;
         result->u.compressed.logical_len = request->logical_len;
         result->u.compressed.group_count = request->group_count;
@@ -198,7 +198,7 @@ int ckv_answer_compressed(const struct ckv_request *request, struct ckv_answer *
         result->u.compressed.word_count = layout.words;
         result->u.compressed.mass_count = layout.masses;
         result->u.compressed.reply_form = request->reply_form;
-        fill_timing(request, result);
+        ckv_answer_timing(request, result);
         *ret_answer = answer;
         return 0;
 }

@@ -58,12 +58,10 @@ static bool outcome_of(const struct call *call, uint64_t target, struct ckv_outc
 
                 ret_outcome->code = result->status.code;
                 ret_outcome->cache = result->status.cache;
-                if (result->status.code == CKV_CODE_OK)
-                        ret_outcome->phase = CKV_PHASE_DONE;
-                else if (result->status.code == CKV_CODE_CANCELLED)
-                        ret_outcome->phase = CKV_PHASE_CANCELLED;
+                if (entry->phase)
+                        ret_outcome->phase = entry->phase;
                 else
-                        ret_outcome->phase = result->status.cache == CKV_CACHE_TORN ? CKV_PHASE_TORN : CKV_PHASE_FAILED;
+                        ret_outcome->phase = result->status.code == CKV_CODE_OK ? CKV_PHASE_DONE : CKV_PHASE_FAILED;
         }
         return true;
 }
@@ -131,8 +129,6 @@ static bool serve_register(const struct call *call, struct ckv_answer *answer, s
                 return true;
         case CKV_RECORD_UNREGISTER_CACHE:
                 return ckv_cache_unregister(call->session, id, ret_status);
-        case CKV_RECORD_COMMIT:
-                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_COMMIT, CKV_D_NOT_BUILT, 0, 0, 0);
         default:
                 return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REPAIR, CKV_D_NOT_BUILT, 0, 0, 0);
         }
@@ -152,24 +148,49 @@ static void answer_and_store(struct call *call, struct ckv_answer *answer) {
         ckv_answer_deinit(answer);
 }
 
+/* start() - Compress, Commit, Repair: answered when the job is through. Return: false with @ret_status: refused. */
+static bool start(const struct call *call, struct ckv_record_status *ret_status) {
+        const struct ckv_record *record = call->record;
+
+        if (record->head.type == CKV_RECORD_COMMIT)
+                return ckv_hold_commit(call->session, &call->route, record->body.target.target_request_id, call->entry, ret_status);
+        if (call->endpoint->daemon->draining)
+                return ckv_refuse(ret_status, CKV_CODE_DRAINING, CKV_F_NONE, CKV_D_DRAINING, 0, 0, 0);
+        return ckv_request_start(call->session, &call->route, record, call->attachment, call->bytes, call->entry, ret_status);
+}
+
+/* refused() - a request that was not begun: the outcome of its id */
+static void refused(struct call *call, const struct ckv_record_status *status) {
+        struct ckv_answer answer;
+
+        if (call->record->head.type == CKV_RECORD_COMPRESS) {
+                ckv_slot_refuse(call->session, &call->record->body.compress, status->code);
+                call->entry->is_compress = true;
+        }
+        ckv_answer_init(&answer, status);
+        answer_and_store(call, &answer);
+}
+
 static void serve_new(struct call *call) {
         struct ckv_record_status status;
         struct ckv_answer answer;
-        bool compress = call->record->head.type == CKV_RECORD_COMPRESS;
+        bool good;
 
         ckv_status_set(&status, CKV_CODE_OK, CKV_F_NONE, CKV_D_NONE, 0, 0, 0);
-        ckv_answer_init(&answer, &status);
-        if (compress && call->endpoint->daemon->draining)
-                ckv_refuse(&status, CKV_CODE_DRAINING, CKV_F_NONE, CKV_D_DRAINING, 0, 0, 0);
-        else if (compress && ckv_request_start(call->session, &call->route, call->record, call->attachment, call->bytes, call->entry,
-                                               &status))
-                return;         /* answered when the job is through */
-        else if (!compress && serve_register(call, &answer, &status))
-                status.code = CKV_CODE_OK;
-        if (status.code != CKV_CODE_OK)
+        switch (call->record->head.type) {
+        case CKV_RECORD_COMPRESS:
+        case CKV_RECORD_COMMIT:
+                if (!start(call, &status))
+                        refused(call, &status);
+                return;
+        default:
                 ckv_answer_init(&answer, &status);
-        call->entry->is_compress = compress;
-        answer_and_store(call, &answer);
+                good = serve_register(call, &answer, &status);
+                if (!good)
+                        ckv_answer_init(&answer, &status);
+                answer_and_store(call, &answer);
+                return;
+        }
 }
 
 /* body_digest() - what makes two requests the same: type, body and attachment; not the deadline */
@@ -206,10 +227,10 @@ static void serve_once(struct call *call) {
                 /* a repeat would be later still, so the refusal may be remembered */
                 break;
         case CKV_WINDOW_E_REPEAT:
-                if (call->entry->running)
-                        call->entry->running->route = call->route;
-                else if (call->entry->answer)
+                if (call->entry->answered)
                         ckv_answer_send(&call->route, call->entry->answer, true);
+                else if (call->entry->running)
+                        call->entry->running->route = call->route;
                 return;
         case CKV_WINDOW_E_CONFLICT:
                 ckv_refuse(&status, CKV_CODE_CONFLICT, CKV_F_REQUEST_ID, CKV_D_ID_OTHER_BODY, id, 0, 0);
@@ -226,15 +247,10 @@ static void serve_once(struct call *call) {
                 ckv_refuse(&status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
                 break;
         }
-        if (r == 0) {
-                struct ckv_answer answer;
-
-                ckv_answer_init(&answer, &status);
-                call->entry->is_compress = call->record->head.type == CKV_RECORD_COMPRESS;
-                answer_and_store(call, &answer);
-                return;
-        }
-        ckv_answer_send_status(&call->route, &status);
+        if (r == 0)
+                refused(call, &status);
+        else
+                ckv_answer_send_status(&call->route, &status);
 }
 
 static void serve(struct call *call) {

@@ -1,20 +1,14 @@
 /*
- * A compress request from admission to answer.
- *
- * The job passes through the backend twice: first it is planned, which only
- * reads; then, if the mode writes, it comes back here, and the loop alone
- * decides whether to commit.  Deadline, cancel, the end of the session and the
- * state of the memory are looked at in that one place; a request that was
- * cancelled before it will never write, one that passed it is no longer
- * cancelled.
+ * A compress request: how it comes to be, what it holds, how it is cancelled.
+ * What becomes of it when its job comes back from the backend is in
+ * daemon/commit.c.
  */
 #include "daemon/request.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/macros.h"
+#include "base/points.h"
 #include "daemon/admit.h"
-#include "daemon/answer.h"
 #include "daemon/cache.h"
 #include "daemon/daemon.h"
 #include "daemon/engine.h"
@@ -43,7 +37,10 @@ struct ckv_request *ckv_request_free(struct ckv_request *request) {
         if (!request)
                 return NULL;
         ckv_assert_loop_thread();
+        sd_event_source_disable_unref(request->hold_timer);
+        ckv_answer_deinit(&request->answer);
         ckv_job_free(request->job);
+        ckv_claim_release(&request->claim);
         for (uint32_t i = 0; i < request->region_count; i++)
                 request->regions[i]->request_uses--;
         free(request->regions);
@@ -74,18 +71,6 @@ static void link_request(struct ckv_request *request) {
         session->request_count++;
 }
 
-static void unlink_request(struct ckv_request *request) {
-        struct ckv_session *session = request->session;
-
-        if (request->prev)
-                request->prev->next = request->next;
-        else
-                session->requests = request->next;
-        if (request->next)
-                request->next->prev = request->prev;
-        session->request_count--;
-}
-
 /* charge() - one request, and the memory that its tables and lists take in the core */
 static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struct ckv_record_status *status) {
         struct ckv_tenant *tenant = request->session->tenant;
@@ -104,9 +89,37 @@ static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struc
         return true;
 }
 
+/* begin() - admitted: known to session and window, and to the client where it gave a slot */
+static void begin(struct ckv_request *request) {
+        struct ckv_record_status status;
+
+        request->entry->running = request;
+        request->entry->is_compress = true;
+        link_request(request);
+        if (!ckv_slot_open(request)) {
+                ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                ckv_request_fail(request, &status);
+                return;
+        }
+        CKV_POINT(scoring);
+        request->job->stage = CKV_STAGE_PLAN;
+        ckv_engine_submit(request->session->daemon, request->job);
+}
+
+/* refused() - not admitted: the client's word must not wait for ever. Return: false. */
+static bool refused(struct ckv_request *request, const struct ckv_record_status *status) {
+        if (request->claim.control) {
+                request->claim.page->code = status->code;
+                (void)ckv_claim_swap(&request->claim, CKV_PHASE_FAILED);
+        }
+        ckv_request_free(request);
+        return false;
+}
+
 bool ckv_request_start(struct ckv_session *session, const struct ckv_route *route, const struct ckv_record *record,
                        const uint8_t *attachment, uint32_t bytes, struct ckv_window_entry *entry,
                        struct ckv_record_status *ret_status) {
+        const struct ckv_record_compress *body = &record->body.compress;
         struct ckv_request *request;
 
         ckv_assert_loop_thread();
@@ -117,28 +130,30 @@ bool ckv_request_start(struct ckv_session *session, const struct ckv_route *rout
         request->route = *route;
         request->entry = entry;
         request->arrived_nsec = ckv_now_nsec();
+        request->hold = body->hold;
+        request->single_pass = body->single_pass;
         if (ckv_charge_init(&request->requests_charge, session->tenant, CKV_SLOT_REQUESTS, 1)) {
                 ckv_refuse_quota(ret_status, session->tenant, CKV_SLOT_REQUESTS, 1, CKV_F_NONE);
-                ckv_request_free(request);
-                return false;
+                return refused(request, ret_status);
         }
-        if (!ckv_admit(request, record, attachment, bytes, ret_status) || !charge(request, bytes, ret_status)) {
-                ckv_request_free(request);
-                return false;
-        }
-        request->phase = CKV_PHASE_SCORING;
-        request->job->stage = CKV_STAGE_PLAN;
-        entry->running = request;
-        entry->is_compress = true;
-        link_request(request);
-        ckv_engine_submit(session->daemon, request->job);
+        if (!ckv_request_claim(request, body, ret_status) || !ckv_admit(request, record, attachment, bytes, ret_status) ||
+            !charge(request, bytes, ret_status))
+                return refused(request, ret_status);
+        begin(request);
         return true;
 }
 
 bool ckv_request_cancel(struct ckv_request *request) {
+        struct ckv_record_status status;
+
         ckv_assert_loop_thread();
         if (request->phase == CKV_PHASE_COMMITTING)
                 return false;
+        if (request->hold_timer) {
+                ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                ckv_hold_end(request, &status);
+                return true;
+        }
         if (!request->cancelled) {
                 request->cancelled = true;
                 request->phase = CKV_PHASE_CANCELLED;
@@ -148,65 +163,12 @@ bool ckv_request_cancel(struct ckv_request *request) {
 }
 
 void ckv_requests_cancel_all(struct ckv_session *session) {
-        for (struct ckv_request *request = session->requests; request; request = request->next)
+        struct ckv_request *next;
+
+        for (struct ckv_request *request = session->requests; request; request = next) {
+                next = request->next;
                 (void)ckv_request_cancel(request);
-}
-
-/* plan_failed() - the outcome of CKV_STAGE_PLAN as a status. Return: true if it is a failure. */
-static bool plan_failed(const struct ckv_request *request, struct ckv_record_status *status) {
-        const struct ckv_job *job = request->job;
-        const struct ckv_job_group *group = &job->groups[job->fail_group];
-        uint32_t index = ckv_request_group_of(request, job->fail_group);
-        uint64_t now = ckv_now_nsec();
-
-        if (request->cancelled)
-                return !ckv_refuse(status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
-        switch (job->outcome) {
-        case CKV_JOB_OK:
-                return false;
-        case CKV_JOB_CANCELLED:
-                return !ckv_refuse(status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
-        case CKV_JOB_EXPIRED:
-                return !ckv_refuse(status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
-                                   (now - CKV_MIN(now, job->deadline_nsec)) / CKV_NSEC_PER_USEC, 0, 0);
-        case CKV_JOB_NONFINITE:
-                return !ckv_refuse_at(status, CKV_CODE_NONFINITE_SCORE, group->scores.in ? CKV_F_GROUP_SCORES_IN : CKV_F_NONE, index, 0,
-                                      CKV_D_NONFINITE, job->fail_layer, job->fail_unit, 0);
-        case CKV_JOB_BUDGET:
-                return !ckv_refuse_at(status, CKV_CODE_BUDGET_BELOW_PROTECTED,
-                                      group->selection.max_tokens ? CKV_F_GROUP_MAX_TOKENS : CKV_F_GROUP_KEEP_RATIO, index, 0,
-                                      CKV_D_BUDGET_UNDER_PROTECTED, group->budget.budget, group->budget.protected_rows, 0);
-        case CKV_JOB_UNSUPPORTED:
-                return !ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_GROUP_PHYSICAL_LEN, index, 0, CKV_D_TOO_SHORT,
-                                      group->selection.rows, group->policy.window, group->policy.chunk);
-        case CKV_JOB_WINDOW_OVER_BUDGET:
-                return !ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT,
-                                      group->selection.keep_ratio ? CKV_F_GROUP_KEEP_RATIO : CKV_F_GROUP_MAX_TOKENS, index, 0,
-                                      CKV_D_BUDGET_UNDER_WINDOW, group->budget.budget, group->policy.window, 0);
-        case CKV_JOB_SCORES_SIZE:
-                return !ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT,
-                                      group->scores.in ? CKV_F_GROUP_SCORES_IN : CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_SCORES_SIZE,
-                                      job->fail_need, group->scores.in ? group->scores.in_count * sizeof(float) : group->scores.out_bytes,
-                                      0);
-        case CKV_JOB_BAD_LSE:
-                return !ckv_refuse(status, CKV_CODE_BAD_LSE, CKV_F_QUERIES_LSE, CKV_D_BAD_LSE, job->fail_layer, job->fail_unit, 0);
-        case CKV_JOB_NO_MEMORY:
-                break;
         }
-        ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        status->retry_after_ms = CKV_RETRY_MS;
-        return true;
-}
-
-/* destination_fits() - COPY_OUT: is there room for what was kept? Known only now. */
-static bool destination_fits(const struct ckv_job_group *group, uint32_t index, struct ckv_record_status *status) {
-        if (!group->destination.entries || group->budget.kept_all != CKV_DROPPED)
-                return true;
-        for (uint32_t i = 0; i < group->kept_count; i++)
-                if (group->kept[i].count > group->destination_rows)
-                        return ckv_refuse_at(status, CKV_CODE_OUT_OF_RANGE, CKV_F_GROUP_DESTINATION, index, 0, CKV_D_DESTINATION_SHORT,
-                                             group->destination_rows, group->kept[i].count, 0);
-        return true;
 }
 
 bool ckv_request_intact(const struct ckv_request *request, struct ckv_record_status *ret_status) {
@@ -215,83 +177,4 @@ bool ckv_request_intact(const struct ckv_request *request, struct ckv_record_sta
                         return ckv_refuse(ret_status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, request->regions[i]->id, 0,
                                           0);
         return true;
-}
-
-/* may_commit() - the last look before the first row moves */
-static bool may_commit(const struct ckv_request *request, struct ckv_record_status *status) {
-        uint64_t now = ckv_now_nsec();
-
-        if (now >= request->job->deadline_nsec)
-                return ckv_refuse(status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
-                                  (now - request->job->deadline_nsec) / CKV_NSEC_PER_USEC, 0, 0);
-        for (uint32_t i = 0; i < request->job->group_count; i++)
-                if (!destination_fits(&request->job->groups[i], ckv_request_group_of(request, i), status))
-                        return false;
-        return ckv_request_intact(request, status);
-}
-
-static bool moves_rows(const struct ckv_request *request) {
-        for (uint32_t i = 0; i < request->job->group_count; i++)
-                if (request->job->groups[i].budget.kept_all == CKV_DROPPED)
-                        return true;
-        return false;
-}
-
-/* finish() - send, store, give everything back */
-static void finish(struct ckv_request *request, struct ckv_answer *answer) {
-        struct ckv_session *session = request->session;
-
-        ckv_answer_send(&request->route, answer, false);
-        ckv_window_store(&session->window, request->entry, answer);
-        unlink_request(request);
-        ckv_request_free(request);
-        ckv_session_settle(session);
-}
-
-static void finish_with_status(struct ckv_request *request, const struct ckv_record_status *status) {
-        struct ckv_answer answer;
-
-        ckv_answer_init(&answer, status);
-        finish(request, &answer);
-}
-
-static void finish_done(struct ckv_request *request) {
-        struct ckv_record_status status;
-        struct ckv_answer answer;
-
-        request->phase = CKV_PHASE_DONE;
-        if (ckv_answer_compressed(request, &answer)) {
-                /* the rows have moved, only the lists of them are lost: say so truthfully */
-                ckv_status_set(&status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-                status.cache = request->mode == CKV_MODE_PLAN ? CKV_CACHE_CLEAN : CKV_CACHE_TORN;
-                finish_with_status(request, &status);
-                return;
-        }
-        finish(request, &answer);
-}
-
-void ckv_request_stage_done(struct ckv_request *request) {
-        struct ckv_record_status status;
-
-        ckv_assert_loop_thread();
-        if (request->job->stage == CKV_STAGE_MOVE) {
-                finish_done(request);
-                return;
-        }
-        if (plan_failed(request, &status)) {
-                finish_with_status(request, &status);
-                return;
-        }
-        request->phase = CKV_PHASE_SELECTED;
-        if (request->mode == CKV_MODE_PLAN || !moves_rows(request)) {
-                finish_done(request);
-                return;
-        }
-        if (!may_commit(request, &status)) {
-                finish_with_status(request, &status);
-                return;
-        }
-        request->phase = CKV_PHASE_COMMITTING;
-        request->job->stage = CKV_STAGE_MOVE;
-        ckv_engine_submit(request->session->daemon, request->job);
 }

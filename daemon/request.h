@@ -4,8 +4,10 @@
 #ifndef CKV_DAEMON_REQUEST_H
 #define CKV_DAEMON_REQUEST_H
 
+#include "daemon/control.h"
 #include "daemon/session.h"
 #include "daemon/tenant.h"
+#include "daemon/window.h"
 #include "kernels/job.h"
 #include "proto/records.h"
 
@@ -15,7 +17,7 @@
 struct ckv_cache;
 struct ckv_region;
 
-/* Phase of chunkkv.proto, as far as a request without control page passes through them. */
+/* Phase of chunkkv.proto; with a control slot the lower half of its word. */
 enum ckv_phase {
         CKV_PHASE_NONE, CKV_PHASE_SUBMITTED, CKV_PHASE_SCORING, CKV_PHASE_SELECTED, CKV_PHASE_COMMITTING, CKV_PHASE_DONE,
         CKV_PHASE_TORN, CKV_PHASE_CANCELLED, CKV_PHASE_FAILED,
@@ -34,9 +36,15 @@ struct ckv_request {
         struct ckv_session *session;
         struct ckv_request *prev, *next;        /* session->requests */
         struct ckv_window_entry *entry;         /* of session->window; entry->running points back */
-        struct ckv_route route;                 /* of the newest connection that asked */
+        struct ckv_route route;                 /* of the newest connection that asked; of Commit once that came */
         enum ckv_phase phase;
-        bool cancelled;                         /* by Cancel, or because the session ends */
+        bool cancelled;                         /* by Cancel, the slot's word, or because the session ends */
+        bool hold, single_pass;                 /* as asked */
+        sd_event_source *hold_timer;            /* while it is held: selected and answered, and nothing of it in the backend */
+        struct ckv_window_entry *commit;        /* of the Commit that a held request waits for no more, or NULL */
+        struct ckv_claim claim;                 /* its control slot; zeroed: none */
+        uint64_t table_hash;                    /* of the tables as they came, see proto/control.h */
+        struct ckv_answer answer;               /* made before the first row moves, so that nothing can fail after it */
         enum ckv_mode mode;
         enum ckv_reply_form reply_form;
         uint8_t *reply_address;                 /* REPLY_IN_REGION: where the sets go, in a region in use; and bytes there */
@@ -65,7 +73,11 @@ bool ckv_request_start(struct ckv_session *session, const struct ckv_route *rout
 /* ckv_request_group_of() - the place in the request of the group that job->groups[@part] is a part of */
 uint32_t ckv_request_group_of(const struct ckv_request *request, uint32_t part);
 
-/* ckv_request_cancel() - before the commit: true, and the request will be answered CANCELLED; after it: false */
+/**
+ * ckv_request_cancel() - before the commit: true, and the request will be answered CANCELLED; after it: false
+ *
+ * One that is held ends, and is freed, at once.
+ */
 bool ckv_request_cancel(struct ckv_request *request);
 
 /* ckv_requests_cancel_all() - the session ends */
@@ -80,7 +92,70 @@ int ckv_request_use_region(struct ckv_request *request, struct ckv_region *regio
 /* ckv_request_intact() - are the pages of all regions in use still there? Return: false with @ret_status REGION_LOST. */
 bool ckv_request_intact(const struct ckv_request *request, struct ckv_record_status *ret_status);
 
-/* ckv_request_stage_done() - the backend is through with the job's stage: commit, or answer and free */
+/* ---- commit.c: what becomes of a request when its job comes back */
+
+/* ckv_request_stage_done() - the backend is through with the job's stage: commit, hold, or answer and free */
 void ckv_request_stage_done(struct ckv_request *request);
+
+/* ckv_request_commit() - decide, once and here, whether rows move; the request is submitted, or answered and freed */
+void ckv_request_commit(struct ckv_request *request);
+
+/* ckv_request_fail() - nothing was written: end as FAILED, or CANCELLED where that is the code; answer and free */
+void ckv_request_fail(struct ckv_request *request, const struct ckv_record_status *status);
+
+/* ckv_request_end() - out of the session's list, the phase into the window, freed; nothing is answered */
+void ckv_request_end(struct ckv_request *request);
+
+/* ckv_request_move() - rows move from here on: hand the job to the backend */
+void ckv_request_move(struct ckv_request *request);
+
+/* ckv_request_finish() - all rows are where they belong: answer and free */
+void ckv_request_finish(struct ckv_request *request);
+
+/* ckv_plan_failed() - outcome.c: the outcome of CKV_STAGE_PLAN as a status. Return: true if it is a failure. */
+bool ckv_plan_failed(const struct ckv_request *request, struct ckv_record_status *ret_status);
+
+/* ---- hold.c */
+
+/* ckv_hold_begin() - selected: answer so, and wait for Commit. Return: false with @ret_status NO_MEMORY, nothing was answered. */
+bool ckv_hold_begin(struct ckv_request *request, struct ckv_record_status *ret_status);
+
+/* ckv_hold_end() - a held request that will not be committed, for the reason that @status says: its end is stored, it is freed */
+void ckv_hold_end(struct ckv_request *request, const struct ckv_record_status *status);
+
+/**
+ * ckv_hold_commit() - COMMIT
+ * @entry: of the Commit, new in the session's window
+ *
+ * Return: true: it is answered, or will be; or false with @ret_status.
+ */
+bool ckv_hold_commit(struct ckv_session *session, const struct ckv_route *route, uint64_t target, struct ckv_window_entry *entry,
+                     struct ckv_record_status *ret_status);
+
+/* ckv_hold_settle() - the Commit was answered so: the Compress is answered so too, where it is repeated */
+void ckv_hold_settle(struct ckv_request *request, const struct ckv_answer *answer);
+
+/* ---- slot.c: what a request writes to its control slot */
+
+/* ckv_request_claim() - where a request names a slot: hold it, and look whether the client submitted this use of it */
+bool ckv_request_claim(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *ret_status);
+
+/* ckv_request_stores_sets() - do the kept sets go to the slot? Where a move can be repaired, or the answer says so. */
+bool ckv_request_stores_sets(const struct ckv_request *request);
+
+/* ckv_slot_hash_table() - add words to request->table_hash: of each group number, rows, form, then the table as far as it matters */
+void ckv_slot_hash_table(struct ckv_request *request, const uint32_t *words, uint64_t count);
+
+/* ckv_slot_open() - what is known before scoring, then SUBMITTED > SCORING. Return: false: the client has cancelled. */
+bool ckv_slot_open(struct ckv_request *request);
+
+/* ckv_slot_select() - kept sets and steps, before SELECTED. Return: false with @ret_status. */
+bool ckv_slot_select(struct ckv_request *request, struct ckv_record_status *ret_status);
+
+/* ckv_slot_enter() - the next phase, for the request and for its word. Return: false: the client has cancelled; nothing changed. */
+bool ckv_slot_enter(struct ckv_request *request, enum ckv_phase phase);
+
+/* ckv_slot_refuse() - a request with this body was refused before it held its slot: its word must not wait for ever */
+void ckv_slot_refuse(struct ckv_session *session, const struct ckv_record_compress *body, uint32_t code);
 
 #endif

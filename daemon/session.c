@@ -24,11 +24,19 @@
 #include <sys/syscall.h>
 
 /* Capability numbers of chunkkv.proto that this build has. */
-enum { CAP_MEMFD = 3, CAP_COPY_OUT = 7, CAP_TABLE_IN_REGION = 9, CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11 };
+enum {
+        CAP_MEMFD = 3, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_TABLE_IN_REGION = 9, CAP_REPLY_IN_REGION = 10,
+        CAP_SCORES = 11,
+};
 
 uint64_t ckv_capabilities(void) {
-        return UINT64_C(1) << CAP_MEMFD | UINT64_C(1) << CAP_COPY_OUT | UINT64_C(1) << CAP_TABLE_IN_REGION |
-               UINT64_C(1) << CAP_REPLY_IN_REGION | UINT64_C(1) << CAP_SCORES;
+        static const uint8_t built[] = { CAP_MEMFD, CAP_CONTROL_PAGE, CAP_HOLD, CAP_COPY_OUT, CAP_TABLE_IN_REGION, CAP_REPLY_IN_REGION,
+                                         CAP_SCORES };
+        uint64_t bits = 0;
+
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(built); i++)
+                bits |= UINT64_C(1) << built[i];
+        return bits;
 }
 
 static bool check_hello(const struct ckv_record_hello *hello, struct ckv_record_status *status) {

@@ -11,8 +11,8 @@
  * the limit is told so and closed before a byte of it is read.  At most 64
  * records of one connection are handled in one turn of the loop.
  *
- * Not here: control pages (slots and kept_bytes must be 0), CUDA descriptors,
- * and reading of memory: only regions do that.
+ * Not here: what a control page is (daemon/control.c), CUDA descriptors, and
+ * reading of memory: only regions do that.
  */
 #include "daemon/side.h"
 
@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/macros.h"
 #include "base/random.h"
+#include "daemon/control.h"
 #include "daemon/daemon.h"
 #include "daemon/session.h"
 #include "daemon/side_offer.h"
@@ -30,6 +31,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
@@ -50,6 +52,7 @@ struct ckv_side_conn {
         bool attached;
         uint8_t token[16];                      /* of attach; random only once attached */
         struct ckv_side_offers offers;
+        struct ckv_control *control;            /* page that came with ATTACH, one reference; or NULL */
         struct ckv_session *session;
 };
 
@@ -64,6 +67,7 @@ static struct ckv_side_conn *conn_free(struct ckv_side_conn *conn) {
         if (session)
                 ckv_session_end(session);
         ckv_side_offers_clear(&conn->offers);
+        (void)ckv_control_unref(conn->control);
         sd_event_source_disable_unref(conn->expiry_source);
         sd_event_source_disable_unref(conn->process_source);
         sd_event_source_disable_unref(conn->socket_source);
@@ -126,6 +130,15 @@ static bool unused_zero(const struct ckv_side *record, bool kind_size, bool toke
         return memcmp(&rest, &zero, sizeof(rest)) == 0;
 }
 
+/* take_control() - the control page of ATTACH, if one came. Return: OK, or why not. */
+static enum ckv_code take_control(struct ckv_side_conn *conn, const struct ckv_side *record, int fd) {
+        if (fd < 0 && !record->slots && !record->kept_bytes)
+                return CKV_CODE_OK;
+        if (fd < 0 || !record->slots || !record->kept_bytes)
+                return CKV_CODE_INVALID_ARGUMENT;
+        return ckv_control_open(conn->endpoint->daemon, conn->charge.tenant, fd, record->slots, record->kept_bytes, &conn->control);
+}
+
 /* handle_attach() - Return: false: the connection is gone */
 static bool handle_attach(struct ckv_side_conn *conn, const struct ckv_side *record, int fd) {
         struct ckv_side answer = { .type = CKV_SIDE_ATTACHED, .cookie = record->cookie };
@@ -139,21 +152,19 @@ static bool handle_attach(struct ckv_side_conn *conn, const struct ckv_side *rec
                 breach(conn, "unused fields of ATTACH are not zero");
                 return false;
         }
-        if (record->slots || record->kept_bytes || control >= 0) {
-                answer.code = CKV_CODE_UNSUPPORTED;
-                return reply(conn, &answer, -1);
-        }
         self = pidfd_open(getpid(), 0);
-        if (self < 0 || ckv_random(conn->token, sizeof(conn->token))) {
+        if (self < 0 || ckv_random(conn->token, sizeof(conn->token)))
                 answer.code = CKV_CODE_NO_MEMORY;
+        else
+                answer.code = take_control(conn, record, control);
+        if (answer.code != CKV_CODE_OK)
                 return reply(conn, &answer, -1);
-        }
         conn->attached = true;
         memcpy(answer.boot_id, conn->endpoint->daemon->boot_id, sizeof(answer.boot_id));
         memcpy(answer.token, conn->token, sizeof(answer.token));
         answer.now_ns = ckv_now_nsec();
-        ckv_log(CKV_LOG_DEBUG, SIDE_ATTACHED, "endpoint=%s uid=%" PRIu32 " pid=%" PRIu32, conn->endpoint->name, conn->peer.uid,
-                conn->peer.pid);
+        ckv_log(CKV_LOG_DEBUG, SIDE_ATTACHED, "endpoint=%s uid=%" PRIu32 " pid=%" PRIu32 " slots=%" PRIu32, conn->endpoint->name,
+                conn->peer.uid, conn->peer.pid, record->slots);
         return reply(conn, &answer, self);
 }
 
@@ -402,6 +413,16 @@ void ckv_side_bind(struct ckv_side_conn *conn, struct ckv_session *session) {
 
 struct ckv_session *ckv_side_session(const struct ckv_side_conn *conn) {
         return conn->session;
+}
+
+struct ckv_control *ckv_side_control(const struct ckv_side_conn *conn) {
+        return conn->control;
+}
+
+bool ckv_side_alive(const struct ckv_side_conn *conn) {
+        struct pollfd died = { .fd = conn->pidfd, .events = POLLIN };
+
+        return poll(&died, 1, 0) == 0;
 }
 
 bool ckv_side_take(struct ckv_side_conn *conn, const uint8_t token[static 16], int *ret_fd, uint32_t *ret_kind, uint64_t *ret_size) {

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ckv_control;
 struct ckv_endpoint;
 struct ckv_session;
 struct ckv_side_conn;
@@ -35,6 +36,12 @@ const struct ckv_peer *ckv_side_peer(const struct ckv_side_conn *conn);
 void ckv_side_bind(struct ckv_side_conn *conn, struct ckv_session *session);
 /* ckv_side_session() - the session bound to a connection, or NULL */
 struct ckv_session *ckv_side_session(const struct ckv_side_conn *conn);
+
+/* ckv_side_control() - the control page that came with ATTACH, borrowed; or NULL */
+struct ckv_control *ckv_side_control(const struct ckv_side_conn *conn);
+
+/* ckv_side_alive() - does the process live? The kernel is asked, not the loop, which may have yet to hear of its death. */
+bool ckv_side_alive(const struct ckv_side_conn *conn);
 
 /**
  * ckv_side_take() - take an offered descriptor by its token

@@ -35,6 +35,7 @@ uint64_t ckv_window_lowest(const struct ckv_window *window) {
 
 int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_digest, struct ckv_window_entry **ret_entry) {
         struct ckv_window_entry *entry;
+        struct ckv_answer *answer;
 
         if (!window->entries) {
                 window->entries = calloc(CKV_LIMIT_STORED_OUTCOMES, sizeof(*window->entries));
@@ -52,7 +53,11 @@ int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_diges
         }
         if (entry->running)
                 return CKV_WINDOW_E_BUSY;
+        answer = calloc(1, sizeof(*answer));
+        if (!answer)
+                return -ENOMEM;
         entry_clear(entry);
+        entry->answer = answer;
         entry->id = id;
         entry->body_digest = body_digest;
         window->highest = CKV_MAX(window->highest, id);
@@ -66,11 +71,15 @@ struct ckv_window_entry *ckv_window_find(struct ckv_window *window, uint64_t id)
         if (!window->entries || id == 0)
                 return NULL;
         entry = &window->entries[id % CKV_LIMIT_STORED_OUTCOMES];
-        return entry->id == id && (entry->running || entry->answer) ? entry : NULL;
+        return entry->id == id && (entry->running || entry->answered) ? entry : NULL;
 }
 
 void ckv_window_forget(struct ckv_window_entry *entry) {
         entry_clear(entry);
+}
+
+static bool has_sets(const struct ckv_answer *answer) {
+        return answer->record.body.result.answer == CKV_ANSWER_COMPRESSED && answer->record.body.result.u.compressed.set_count > 0;
 }
 
 /* drop_sets() - keep group results, policies and kept mass, which lie first, and let the sets and their words go */
@@ -79,7 +88,7 @@ static void drop_sets(struct ckv_answer *answer) {
         uint8_t *shorter;
         uint32_t bytes;
 
-        if (result->answer != CKV_ANSWER_COMPRESSED || result->u.compressed.set_count == 0)
+        if (!has_sets(answer))
                 return;
         bytes = (uint32_t)(result->u.compressed.group_count * sizeof(struct ckv_record_group_result) +
                            result->u.compressed.policy_count * sizeof(struct ckv_record_policy) +
@@ -102,22 +111,17 @@ static void drop_sets(struct ckv_answer *answer) {
 
 void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry, struct ckv_answer *answer) {
         struct ckv_window_entry *oldest;
-        struct ckv_answer *stored = malloc(sizeof(*stored));
 
         entry->running = NULL;
-        if (!stored) {
-                ckv_answer_deinit(answer);
-                entry_clear(entry);
-                return;
-        }
-        *stored = *answer;
+        ckv_answer_deinit(entry->answer);
+        *entry->answer = *answer;
         *answer = (struct ckv_answer){ 0 };
-        entry->answer = stored;
-        if (!stored->bytes)
+        entry->answered = true;
+        if (!has_sets(entry->answer))
                 return;
         static_assert(CKV_ARRAY_SIZE(window->whole) == 8, "as CKV_LIMIT_STORED_SETS says");
         oldest = ckv_window_find(window, window->whole[window->whole_next]);
-        if (oldest && oldest->answer)
+        if (oldest && oldest->answered && oldest != entry)
                 drop_sets(oldest->answer);
         window->whole[window->whole_next] = entry->id;
         window->whole_next = (window->whole_next + 1) % CKV_ARRAY_SIZE(window->whole);

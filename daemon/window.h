@@ -28,9 +28,11 @@ void ckv_answer_deinit(struct ckv_answer *answer);
 struct ckv_window_entry {
         uint64_t id;                    /* 0 = never used */
         uint64_t body_digest;
-        struct ckv_request *running;    /* or NULL: answered */
-        struct ckv_answer *answer;      /* owned; NULL while running */
-        bool is_compress;
+        struct ckv_request *running;    /* that works on it, or NULL; one that is held was answered once already */
+        struct ckv_answer *answer;      /* owned, there from the beginning: an outcome that could not be stored could happen twice */
+        bool answered;                  /* *answer is one */
+        bool is_compress;               /* or Repair: has a phase */
+        uint8_t phase;                  /* is_compress, and not running: how it ended, enum ckv_phase */
 };
 
 struct ckv_window {
@@ -48,7 +50,7 @@ enum ckv_window_outcome {
         CKV_WINDOW_E_BUSY,              /* its slot belongs to a request that still runs */
 };
 
-/* ckv_window_enter() - judge an id. Return: 0, a CKV_WINDOW_E_* outcome, or -ENOMEM. */
+/* ckv_window_enter() - judge an id. Return: 0, a CKV_WINDOW_E_* outcome, or -ENOMEM: the id is as if it had never come. */
 int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_digest, struct ckv_window_entry **ret_entry);
 
 /* ckv_window_find() - the entry of an id that was seen and is remembered, or NULL */
@@ -57,7 +59,11 @@ struct ckv_window_entry *ckv_window_find(struct ckv_window *window, uint64_t id)
 /* ckv_window_forget() - an id whose refusal must not be stored (QUOTA, BUSY, ...): a repeat is judged anew */
 void ckv_window_forget(struct ckv_window_entry *entry);
 
-/* ckv_window_store() - remember an answer; takes what *answer owns and zeroes it; out of memory: the outcome is forgotten */
+/**
+ * ckv_window_store() - remember an answer, in place of an earlier one
+ * @entry:  no longer running; whoever holds a request sets that again
+ * @answer: what it owns is taken, and it is zeroed
+ */
 void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry, struct ckv_answer *answer);
 
 /* ckv_window_lowest() - ids below are refused */

@@ -9,7 +9,9 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/macros.h"
+#include "daemon/control.h"
 #include "daemon/daemon.h"
+#include "daemon/request.h"
 #include "daemon/session.h"
 #include "daemon/side_offer.h"
 #include "ipc/listen.h"
@@ -24,6 +26,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -53,6 +56,12 @@ void ckv_session_end(struct ckv_session *session) {
         }
 }
 
+/* No request runs here. */
+bool ckv_request_cancel(struct ckv_request *request) {
+        (void)request;
+        return false;
+}
+
 static void setup(void) {
         bool replaced;
 
@@ -61,7 +70,7 @@ static void setup(void) {
         (void)snprintf(path, sizeof(path), "%s/main.fd", dir);
         fds_before = support_fds_count();
         ckv_options_init(&options);
-        daemon_ = (struct ckv_daemon){ .options = &options, .boot_id = "0123456789abcde" };
+        daemon_ = (struct ckv_daemon){ .options = &options, .mapped_bytes = 1 << 30, .boot_id = "0123456789abcde" };
         ck_assert_int_ge(sd_event_new(&daemon_.event), 0);
         endpoint = (struct ckv_endpoint){ .daemon = &daemon_, .name = "main" };
         ck_assert_int_eq(ckv_listen_create(path, SOCK_SEQPACKET, 0600, &endpoint.side_fd, &replaced), 0);
@@ -204,24 +213,132 @@ START_TEST(attach_tells_what_hello_needs) {
 }
 END_TEST
 
-START_TEST(control_pages_are_unsupported_not_a_breach) {
-        struct ckv_side record = request(CKV_SIDE_ATTACH);
-        int client = client_connect(), fd = support_memfd(SIZE, SIZE, ALL_SEALS);
+/* page() - a sealed memfd with the header of a control page; @size 0: as the header says */
+static int page(const struct ckv_control_header *header, uint64_t size) {
+        int fd = support_memfd((off_t)(size ? size : header->size), (off_t)(size ? size : header->size), 0);
 
-        record.slots = 1;
-        client_send(client, &record, -1);
-        ck_assert_uint_eq(answer(client, CKV_SIDE_ATTACHED, 77, false, NULL).code, CKV_CODE_UNSUPPORTED);
-        record.slots = 0;
-        record.kept_bytes = 4096;
+        ck_assert_int_eq(pwrite(fd, header, sizeof(*header), 0), sizeof(*header));
+        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, ALL_SEALS), 0);
+        return fd;
+}
+
+static const struct ckv_control_header good_header = {
+        .magic = CKV_CONTROL_MAGIC, .version = CKV_CONTROL_VERSION, .slot_bytes = sizeof(struct ckv_control_slot), .slots = 2,
+        .kept_offset = 4096, .kept_bytes = 8192, .size = 4096 + 2 * 8192,
+};
+
+/* attach_page() - ATTACH with a page, which is closed here. Return: the code of the answer. */
+static uint32_t attach_page(int client, int fd, uint32_t slots, uint32_t kept_bytes) {
+        struct ckv_side record = request(CKV_SIDE_ATTACH);
+        int self = -1;
+
+        record.slots = slots;
+        record.kept_bytes = kept_bytes;
         client_send(client, &record, fd);
-        ck_assert_uint_eq(answer(client, CKV_SIDE_ATTACHED, 77, false, NULL).code, CKV_CODE_UNSUPPORTED);
-        record.kept_bytes = 0;
-        client_send(client, &record, fd);
-        ck_assert_uint_eq(answer(client, CKV_SIDE_ATTACHED, 77, false, NULL).code, CKV_CODE_UNSUPPORTED);
-        /* it can still attach without one */
-        client_send(client, &record, -1);
-        ck_assert_uint_eq(answer(client, CKV_SIDE_ATTACHED, 77, true, NULL).code, CKV_CODE_OK);
-        (void)close(fd);
+        (void)ckv_close(fd);
+        ck_assert_int_eq(ckv_seqpacket_recv(client, &record, sizeof(record), &self), 0);
+        ck_assert_int_eq(self >= 0, record.code == CKV_CODE_OK);
+        (void)ckv_close(self);
+        return record.code;
+}
+
+START_TEST(control_pages_that_are_none) {
+        struct ckv_control_header h = good_header;
+        int client = client_connect();
+
+        ck_assert_uint_eq(attach_page(client, -1, 2, 8192), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 0, 8192), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 2, 0), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 0, 0), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 1, 8192), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 2, 4096), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 9, 4096), CKV_CODE_INVALID_ARGUMENT);
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 2, 8191), CKV_CODE_INVALID_ARGUMENT);
+        /* the file: too short, too long, sparse, not sealed, none at all */
+        ck_assert_uint_eq(attach_page(client, support_memfd(0, 0, ALL_SEALS), 2, 8192), CKV_CODE_OUT_OF_RANGE);
+        ck_assert_uint_eq(attach_page(client, page(&h, h.size + 4096), 2, 8192), CKV_CODE_OUT_OF_RANGE);
+        ck_assert_uint_eq(attach_page(client, page(&h, h.size - 4096), 2, 8192), CKV_CODE_OUT_OF_RANGE);
+        ck_assert_uint_eq(attach_page(client, page(&h, CKV_CONTROL_BYTES_MAX + 4096), 2, 8192), CKV_CODE_OUT_OF_RANGE);
+        ck_assert_uint_eq(attach_page(client, support_memfd((off_t)h.size, (off_t)h.size / 2, ALL_SEALS), 2, 8192), CKV_CODE_SPARSE);
+        ck_assert_uint_eq(attach_page(client, support_memfd((off_t)h.size, (off_t)h.size, 0), 2, 8192), CKV_CODE_NOT_SEALED);
+        ck_assert_uint_eq(attach_page(client, open("/dev/zero", O_RDWR | O_CLOEXEC), 2, 8192), CKV_CODE_HANDLE_INVALID);
+        ck_assert_uint_eq(used(CKV_SLOT_MAPPED_BYTES), 0);
+        /* none of it was a breach: it can still attach */
+        ck_assert_uint_eq(attach_page(client, page(&h, 0), 2, 8192), CKV_CODE_OK);
+        (void)close(client);
+}
+END_TEST
+
+/* Each field of the header made wrong. */
+static void header_magic(struct ckv_control_header *h) { h->magic++; }
+static void header_version(struct ckv_control_header *h) { h->version++; }
+static void header_slot_bytes(struct ckv_control_header *h) { h->slot_bytes = 64; }
+static void header_slots(struct ckv_control_header *h) { h->slots = 1; }
+static void header_kept_bytes(struct ckv_control_header *h) { h->kept_bytes = 4096; }
+static void header_kept_offset_odd(struct ckv_control_header *h) { h->kept_offset = 4095; }
+static void header_kept_offset_zero(struct ckv_control_header *h) { h->kept_offset = 0; }
+static void header_kept_offset_high(struct ckv_control_header *h) { h->kept_offset = 8192; }
+static void header_kept_offset_wraps(struct ckv_control_header *h) { h->kept_offset = UINT32_MAX - 4095; }
+static void header_size(struct ckv_control_header *h) { h->size += 4096; }
+static void header_zero(struct ckv_control_header *h) { h->zero = 1; }
+static void header_zero2(struct ckv_control_header *h) { h->zero2 = 1; }
+
+static void (*const wrong_headers[])(struct ckv_control_header *) = {
+        header_magic, header_version, header_slot_bytes, header_slots, header_kept_bytes, header_kept_offset_odd,
+        header_kept_offset_zero, header_kept_offset_high, header_kept_offset_wraps, header_size, header_zero, header_zero2,
+};
+
+START_TEST(control_headers) {
+        struct ckv_control_header h = good_header;
+        int client = client_connect();
+        uint32_t code;
+
+        wrong_headers[_i](&h);
+        code = attach_page(client, page(&h, good_header.size), 2, 8192);
+        ck_assert(code == CKV_CODE_INVALID_ARGUMENT || code == CKV_CODE_OUT_OF_RANGE);
+        ck_assert_uint_eq(used(CKV_SLOT_MAPPED_BYTES), 0);
+        (void)close(client);
+}
+END_TEST
+
+START_TEST(control_page_lives_with_its_connection) {
+        struct ckv_control_header *h;
+        uint64_t beat;
+        int client = client_connect(), fd = page(&good_header, 0);
+
+        h = mmap(NULL, good_header.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        ck_assert_ptr_ne(h, MAP_FAILED);
+        ck_assert_uint_eq(attach_page(client, fd, 2, 8192), CKV_CODE_OK);
+        ck_assert_uint_eq(used(CKV_SLOT_MAPPED_BYTES), good_header.size);
+        ck_assert_mem_eq(h->boot_id, daemon_.boot_id, 16);
+        beat = h->heartbeat_ns;
+        ck_assert_uint_le(ckv_now_nsec() - beat, CKV_NSEC_PER_SEC);
+        /* it beats, and whatever the client makes of the header, nothing happens to the daemon */
+        memset(h, 0xff, 48);
+        while (h->heartbeat_ns == beat)
+                ck_assert_int_ge(sd_event_run(daemon_.event, 100000), 0);
+        ck_assert_uint_le(h->heartbeat_ns - beat, CKV_NSEC_PER_SEC);
+        ck_assert_uint_eq(h->magic, UINT32_MAX);
+        (void)close(client);
+        turn();
+        ck_assert_ptr_null(daemon_.tenants);
+        beat = h->heartbeat_ns;
+        (void)usleep(600000);
+        turn();
+        ck_assert_uint_eq(h->heartbeat_ns, beat);
+        (void)munmap(h, good_header.size);
+}
+END_TEST
+
+START_TEST(control_page_over_quota) {
+        int client = client_connect();
+
+        daemon_.mapped_bytes = good_header.size - 1;
+        ckv_tenants_set_limits(&daemon_);
+        ck_assert_uint_eq(attach_page(client, page(&good_header, 0), 2, 8192), CKV_CODE_QUOTA);
+        daemon_.mapped_bytes++;
+        ckv_tenants_set_limits(&daemon_);
+        ck_assert_uint_eq(attach_page(client, page(&good_header, 0), 2, 8192), CKV_CODE_OK);
         (void)close(client);
 }
 END_TEST
@@ -642,7 +759,10 @@ int main(void) {
 
         tcase_add_checked_fixture(tcase, setup, teardown);
         tcase_add_test(tcase, attach_tells_what_hello_needs);
-        tcase_add_test(tcase, control_pages_are_unsupported_not_a_breach);
+        tcase_add_test(tcase, control_pages_that_are_none);
+        tcase_add_loop_test(tcase, control_headers, 0, CKV_ARRAY_SIZE(wrong_headers));
+        tcase_add_test(tcase, control_page_lives_with_its_connection);
+        tcase_add_test(tcase, control_page_over_quota);
         tcase_add_loop_test(tcase, each_breach_closes_the_connection, 0, (int)CKV_ARRAY_SIZE(breaches));
         tcase_add_test(tcase, malformed_messages_close_the_connection);
         tcase_add_test(tcase, two_descriptors_close_the_connection);

@@ -51,7 +51,7 @@ class Usage:
 
     descriptors: int
     mappings: int
-    memfd_mappings: int
+    memfd_mappings: int  # without control pages, which live with their connections
     rss_kib: int
 
 
@@ -104,7 +104,7 @@ class Daemon:
         maps = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
         status = Path(f"/proc/{self.pid}/status").read_text()
         rss = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return Usage(len(os.listdir(f"/proc/{self.pid}/fd")), len(maps), sum("memfd:" in line for line in maps),
+        return Usage(len(os.listdir(f"/proc/{self.pid}/fd")), len(maps), sum("memfd:" in line and "memfd:chunkkv-control" not in line for line in maps),
                      int(rss.split()[1]))
 
     def log(self) -> str:

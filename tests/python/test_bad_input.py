@@ -383,8 +383,6 @@ def test_modes(bench: Bench, name: str, spoil: Callable[[pb.Compress], object], 
 
 
 LATER: list[tuple[str, Callable[[pb.Compress], object], str]] = [
-    ("hold", lambda m: setattr(m, "hold", True), "compress.hold"),
-    ("control slot", lambda m: setattr(m, "control_slot", 1), "compress.control_slot"),
     ("log-sum-exp", lambda m: m.queries.lse.CopyFrom(m.queries.data), Q + "lse"),
     ("a set for each head", policy("heads", pb.HEADS_EACH), P + "heads"),
     ("a scorer of keys", policy("scorer", pb.SCORER_KNORM), P + "scorer"),

@@ -72,7 +72,9 @@ def test_ping_and_status(client: chunkkv.Client, cache: chunkkv.SharedCache) -> 
     budgets = {budget.slot.name: budget for budget in client.status()}
     assert budgets["SESSIONS"].used >= 1
     assert budgets["REGIONS"].used == 1
-    assert budgets["MAPPED_BYTES"].used == cache.memory.size
+    page = client._connection.page
+    assert page is not None
+    assert budgets["MAPPED_BYTES"].used == cache.memory.size + page.memory.size
     assert budgets["FDS"].used == 0
     assert all(budget.used <= budget.limit for budget in budgets.values())
 
@@ -377,12 +379,18 @@ def test_stale_boot_is_answered_and_never_executed(new_daemon: Callable[..., Dae
     client.close()
 
 
-@pytest.mark.parametrize(("mode", "state"), [("plan", CacheState.CLEAN), ("compress", CacheState.TORN),
-                                             ("copy_out", CacheState.CLEAN)])
-def test_core_killed_under_a_waiting_client(new_daemon: Callable[..., Daemon], mode: str, state: CacheState) -> None:
-    """The pidfd tells at once; an unanswered in-place request leaves the cache torn, a plan or a copy clean."""
+@pytest.mark.parametrize(("mode", "slots", "state"), [
+    ("plan", 0, CacheState.CLEAN), ("compress", 0, CacheState.TORN), ("copy_out", 0, CacheState.CLEAN),
+    ("compress", 1, CacheState.CLEAN)])
+def test_core_killed_under_a_waiting_client(new_daemon: Callable[..., Daemon], mode: str, slots: int,
+                                            state: CacheState) -> None:
+    """The pidfd tells at once.
+
+    An unanswered in-place request leaves the cache torn, a plan or a copy clean; and a control slot says that the core
+    had not begun.
+    """
     daemon = new_daemon()
-    client = chunkkv.Client(daemon.prefix())
+    client = chunkkv.Client(daemon.prefix(), control_slots=slots)
     cache = prepared(client)
     request = {"rows": ROWS, "keep_ratio": 0.5, "timeout": 60.0}
     if mode == "copy_out":
