@@ -24,6 +24,15 @@ static_assert(sizeof(void *) == 8, "chunkkvd needs a 64-bit machine");
 #define CKV_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CKV_MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* CKV_SANITIZED - is this a build with a sanitizer? gcc says it with macros, clang with __has_feature(). */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CKV_SANITIZED 1
+#elif defined(__has_feature)
+#define CKV_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define CKV_SANITIZED 0
+#endif
+
 /* ckv_steal() - take the value of a pointer variable and leave NULL behind, so that its cleanup does nothing */
 #define ckv_steal(p) (__extension__({ \
         __typeof__(*(p)) _stolen = *(p); \

@@ -165,7 +165,8 @@ bool core_send(struct core *core, struct ckv_record *record, const void *attachm
         return true;
 }
 
-void core_recv(struct core *core, struct ckv_record *ret_record, void *attachment) {
+/* take() - the next record, whatever it is */
+static void take(struct core *core, struct ckv_record *ret_record, void *attachment) {
         struct pollfd pair = { .fd = core->pair, .events = POLLIN };
 
         ck_assert_int_eq(poll(&pair, 1, WAIT_MSEC), 1);
@@ -184,6 +185,21 @@ void core_recv(struct core *core, struct ckv_record *ret_record, void *attachmen
         }
 }
 
+void core_recv(struct core *core, struct ckv_record *ret_record, void *attachment) {
+        do
+                take(core, ret_record, attachment);
+        while (ret_record->head.type == CKV_RECORD_STATS);
+}
+
+void core_recv_stats(struct core *core, struct ckv_record_stats *ret_stats) {
+        struct ckv_record record;
+
+        do
+                take(core, &record, NULL);
+        while (record.head.type != CKV_RECORD_STATS);
+        *ret_stats = record.body.stats;
+}
+
 void core_recv_type(struct core *core, enum ckv_record_type type, struct ckv_record *ret_record, void *attachment) {
         do
                 core_recv(core, ret_record, attachment);
@@ -196,8 +212,8 @@ bool core_quiet(struct core *core, int msec) {
         struct ckv_record record;
 
         while (poll(&pair, 1, msec) > 0) {
-                core_recv(core, &record, NULL);
-                if (record.head.type != CKV_RECORD_PONG)
+                take(core, &record, NULL);
+                if (record.head.type != CKV_RECORD_PONG && record.head.type != CKV_RECORD_STATS)
                         return false;
         }
         return true;

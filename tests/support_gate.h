@@ -49,13 +49,16 @@ bool core_send(struct core *core, struct ckv_record *record, const void *attachm
 /* core_send_raw() - exactly this */
 void core_send_raw(struct core *core, const struct ckv_record *record, size_t bytes);
 
-/* core_recv() - the next record; the attachment is copied to @attachment if that is not NULL (room for 2 MiB) */
+/* core_recv() - the next record but STATS; the attachment is copied to @attachment if that is not NULL (room for 2 MiB) */
 void core_recv(struct core *core, struct ckv_record *ret_record, void *attachment);
 
 /* core_recv_type() - the same, skipping PONGs, and of the type expected */
 void core_recv_type(struct core *core, enum ckv_record_type type, struct ckv_record *ret_record, void *attachment);
 
-/* core_quiet() - no record but PONGs comes within @msec */
+/* core_recv_stats() - the next STATS; all else is skipped */
+void core_recv_stats(struct core *core, struct ckv_record_stats *ret_stats);
+
+/* core_quiet() - no record but PONGs and STATS comes within @msec */
 bool core_quiet(struct core *core, int msec);
 
 /* core_answer() - head of an answer to @request */

@@ -5,6 +5,7 @@
 #ifndef CKV_GATE_CONNECTIONS_H
 #define CKV_GATE_CONNECTIONS_H
 
+#include "daemon/gate/accept.h"
 #include "daemon/gate/address.h"
 
 #include <stdbool.h>
@@ -22,6 +23,8 @@ struct ckv_connection {
         uint8_t id_bytes;
         uint8_t id[CKV_ROUTING_ID_MAX_BYTES];   /* [id_bytes] routing id */
         struct ckv_address address;
+        struct ckv_accept_key key;              /* what its last message came through */
+        uint64_t slow_since_nsec;               /* no reply had room since then; 0 = the last one had */
         uint64_t used;                          /* when last: count of messages */
 };
 

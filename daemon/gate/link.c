@@ -6,8 +6,8 @@
  * queues, and behind those in the clients.  From the core, on the contrary, the
  * gate always reads, whatever waits: if both sides stopped reading while they
  * cannot write, neither would go on.  What such reading makes the gate want to
- * say (a connection is gone, a ping is answered) is one flag or one number a
- * connection, so it is bounded too.
+ * say (a connection is gone, a ping is answered, a count has changed) is one
+ * flag, one number a connection or one set of counts, so it is bounded too.
  *
  * A request goes before the GONE of its own connection, and a PONG last.
  */
@@ -56,7 +56,7 @@ void ckv_link_deinit(struct ckv_link *link) {
 }
 
 bool ckv_link_idle(const struct ckv_link *link) {
-        return !link->staged_due && link->gone_count == 0 && !link->pong_due;
+        return !link->staged_due && link->gone_count == 0 && !link->stats_due && !link->pong_due;
 }
 
 void ckv_link_submit(struct ckv_link *link) {
@@ -66,6 +66,11 @@ void ckv_link_submit(struct ckv_link *link) {
 void ckv_link_gone(struct ckv_link *link, uint32_t connection) {
         assert(link->gone_count < CKV_ARRAY_SIZE(link->gone));
         link->gone[link->gone_count++] = connection;
+}
+
+void ckv_link_stats(struct ckv_link *link, const struct ckv_record_stats *stats) {
+        link->stats = *stats;
+        link->stats_due = true;
 }
 
 void ckv_link_pong(struct ckv_link *link) {
@@ -132,6 +137,14 @@ int ckv_link_flush(struct ckv_link *link) {
                 if (r)
                         return r;
                 link->gone_count--;
+        }
+        if (link->stats_due) {
+                struct ckv_record record = { .head = { .type = CKV_RECORD_STATS }, .body = { .stats = link->stats } };
+
+                r = send_record(link, &record);
+                if (r)
+                        return r;
+                link->stats_due = false;
         }
         if (link->pong_due) {
                 struct ckv_record record = { .head = { .type = CKV_RECORD_PONG } };

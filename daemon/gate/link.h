@@ -34,6 +34,8 @@ struct ckv_link {
         struct ckv_outgoing staged;     /* the one request on its way */
         bool staged_due;
         bool pong_due;
+        bool stats_due;
+        struct ckv_record_stats stats;  /* the newest counts, where they are due */
         uint32_t gone_count;
         uint32_t gone[CKV_CONNECTIONS_MAX + 1];         /* [gone_count] connections to report */
 };
@@ -65,6 +67,9 @@ void ckv_link_submit(struct ckv_link *link);
 /* ckv_link_gone() - report a connection as gone; at most CKV_CONNECTIONS_MAX + 1 between two moments of idleness */
 void ckv_link_gone(struct ckv_link *link, uint32_t connection);
 
+/* ckv_link_stats() - send these counts; those before them, if they still wait, need not be sent */
+void ckv_link_stats(struct ckv_link *link, const struct ckv_record_stats *stats);
+
 /* ckv_link_pong() - answer CKV_RECORD_GATE_PING, or report what was read of the ring */
 void ckv_link_pong(struct ckv_link *link);
 
@@ -72,7 +77,7 @@ void ckv_link_pong(struct ckv_link *link);
 uint64_t ckv_link_unreported(const struct ckv_link *link);
 
 /**
- * ckv_link_flush() - send what waits: the request first, then GONEs, then a PONG
+ * ckv_link_flush() - send what waits: the request first, then GONEs, then STATS, then a PONG
  *
  * Return: 0 when nothing waits any more; CKV_LINK_E_PAIR_FULL, CKV_LINK_E_RING_FULL, CKV_LINK_E_CLOSED; or -errno.
  */

@@ -1,5 +1,6 @@
 /*
- * The event loop: one thread, two descriptors.
+ * The event loop: one thread, and the descriptors of the core, of libzmq, of
+ * its questions (ZAP) and of accept4().
  *
  * ZMQ_FD is edge-triggered and means "look at ZMQ_EVENTS", which every send and
  * every receive may change too.  So a turn sends and receives first, asks
@@ -22,6 +23,7 @@
 #include "base/macros.h"
 #include "daemon/gate/decode.h"
 #include "daemon/gate/encode.h"
+#include "proto/access.h"
 #include "proto/status.h"
 
 #include <errno.h>
@@ -32,7 +34,9 @@
 enum {
         TURN_MAX = 64,                  /* messages, and records, of one turn */
         REPORT_MSEC = 20,
+        PATIENCE_MSEC = 2,
 };
+#define SLOW_NSEC CKV_NSEC_PER_SEC      /* a peer that takes no reply for longer is shut down */
 
 /* shed() - count and, not too often, say that something was dropped */
 static void shed(struct ckv_gate *gate, uint64_t *counter) {
@@ -41,20 +45,38 @@ static void shed(struct ckv_gate *gate, uint64_t *counter) {
         ++*counter;
         if (ckv_log_allowed(&gate->shed_rate, ckv_now_nsec(), &suppressed))
                 ckv_log(CKV_LOG_WARNING, GATE_SHED, "endpoint=%s messages=%" PRIu64 " replies=%" PRIu64, gate->endpoint,
-                        gate->dropped_messages, gate->dropped_replies);
+                        gate->stats.dropped_messages, gate->stats.dropped_replies);
+}
+
+/*
+ * send_patiently() - a full queue may only mean that libzmq's thread had no turn yet, so the first time a moment is waited
+ * for it. Return: as ckv_router_send().
+ */
+static int send_patiently(struct ckv_gate *gate, const struct ckv_connection *connection, const void *reply, size_t bytes) {
+        int r = ckv_router_send(&gate->router, connection, reply, bytes);
+
+        if (r != CKV_ROUTER_E_SLOW || connection->slow_since_nsec)
+                return r;
+        (void)poll(NULL, 0, PATIENCE_MSEC);
+        return ckv_router_send(&gate->router, connection, reply, bytes);
 }
 
 /* send_reply() - and what follows where it cannot be delivered. Return: 0 or -errno. */
 static int send_reply(struct ckv_gate *gate, struct ckv_connection *connection, const void *reply, size_t bytes) {
-        int r = ckv_router_send(&gate->router, connection, reply, bytes);
+        int r = send_patiently(gate, connection, reply, bytes);
 
         switch (r) {
+        case 0:
+                connection->slow_since_nsec = 0;
+                return 0;
         case CKV_ROUTER_E_GONE:
                 ckv_link_gone(&gate->link, connection->number);
                 ckv_connections_forget(connection);
                 return 0;
         case CKV_ROUTER_E_SLOW:
-                shed(gate, &gate->dropped_replies);
+                if (!connection->slow_since_nsec)
+                        connection->slow_since_nsec = ckv_now_nsec();
+                shed(gate, &gate->stats.dropped_replies);
                 return 0;
         default:
                 return ckv_error_trace(r);
@@ -92,6 +114,7 @@ static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) 
         if (gone)
                 ckv_link_gone(&gate->link, gone);
         connection->delimiter = incoming->delimiter;
+        connection->key = ckv_accept_find(incoming->fd, &incoming->address);
 
         if (!incoming->one_frame) {
                 ckv_status_set(&status, CKV_CODE_BAD_MESSAGE, CKV_F_NONE, CKV_D_ONE_FRAME, 0, 0, 0);
@@ -125,7 +148,7 @@ static int pull_messages(struct ckv_gate *gate) {
                 if (r == 0)
                         r = handle_message(gate, &incoming);
                 else if (r == CKV_ROUTER_E_DROPPED)
-                        shed(gate, &gate->dropped_messages);
+                        shed(gate, &gate->stats.dropped_messages);
                 ckv_incoming_deinit(&incoming);
                 if (r == CKV_ROUTER_E_EMPTY)
                         return 0;
@@ -150,9 +173,45 @@ static int handle_answer(struct ckv_gate *gate, const struct ckv_record *record,
         return ckv_error_trace(send_reply(gate, connection, reply, bytes));
 }
 
+/* drop_slow() - shut down who does not read: what waits for it takes memory of the gate, and its answers are stored by the core */
+static void drop_slow(struct ckv_gate *gate) {
+        uint64_t now = ckv_now_nsec();
+
+        for (size_t i = 0; i < CKV_CONNECTIONS_MAX; i++) {
+                struct ckv_connection *connection = &gate->connections.entries[i];
+
+                if (!connection->number || !connection->slow_since_nsec || now - connection->slow_since_nsec < SLOW_NSEC)
+                        continue;
+                gate->stats.dropped_peers += ckv_accept_drop(connection->key);
+                connection->slow_since_nsec = 0;
+        }
+}
+
+/* report() - tell the core what has changed since the last time */
+static void report(struct ckv_gate *gate) {
+        ckv_accept_look(&gate->stats);
+        if (memcmp(&gate->stats, &gate->reported, sizeof(gate->stats)) == 0)
+                return;
+        gate->reported = gate->stats;
+        ckv_link_stats(&gate->link, &gate->stats);
+}
+
 static bool limits_valid(const struct ckv_record_limits *limits) {
         return limits->request_bytes > 0 && limits->reply_bytes > 0 && limits->message_parts > 0 &&
-               limits->groups > 0 && limits->planes > 0 && limits->rows > 0;
+               limits->groups > 0 && limits->planes > 0 && limits->rows > 0 &&
+               limits->connections_per_uid > 0 && limits->access_count <= CKV_ACCESS_RANGES_MAX;
+}
+
+/* take_limits() - Return: 0 or CKV_LINK_E_MALFORMED. */
+static int take_limits(struct ckv_gate *gate, const struct ckv_record *record, const void *attachment) {
+        const struct ckv_record_limits *limits = &record->body.limits;
+
+        if (!limits_valid(limits) || record->head.ring_bytes != limits->access_count * sizeof(struct ckv_record_access) ||
+            !ckv_access_valid(attachment, limits->access_count))
+                return CKV_LINK_E_MALFORMED;
+        gate->limits = *limits;
+        ckv_accept_configure(attachment, limits->access_count, limits->connections_per_uid);
+        return 0;
 }
 
 /* handle_record() - one record of the core. Return: 0, CKV_LINK_E_MALFORMED, or -errno. */
@@ -169,11 +228,11 @@ static int handle_record(struct ckv_gate *gate, const struct ckv_record *record,
                         ckv_connections_forget(connection);
                 return 0;
         case CKV_RECORD_LIMITS:
-                if (!limits_valid(&record->body.limits))
-                        return CKV_LINK_E_MALFORMED;
-                gate->limits = record->body.limits;
-                return 0;
+                return take_limits(gate, record, attachment);
         case CKV_RECORD_GATE_PING:
+                /* once a second, so it is the clock of the gate as well */
+                drop_slow(gate);
+                report(gate);
                 ckv_link_pong(&gate->link);
                 return 0;
         default:
@@ -218,6 +277,8 @@ static int await(struct ckv_gate *gate, int flushed) {
         struct pollfd fds[] = {
                 { .fd = gate->link.fd, .events = POLLIN },
                 { .fd = gate->router.fd, .events = POLLIN },
+                { .fd = gate->router.zap.fd, .events = POLLIN },
+                { .fd = ckv_accept_event_fd(), .events = POLLIN },
         };
         int timeout = -1;
 
@@ -226,6 +287,8 @@ static int await(struct ckv_gate *gate, int flushed) {
         if (!ckv_link_idle(&gate->link))
                 fds[1].fd = -1;
         else if (ckv_router_ready(&gate->router))
+                timeout = 0;
+        if (ckv_zap_ready(&gate->router.zap))
                 timeout = 0;
         if (timeout < 0 && ckv_link_unreported(&gate->link) > 0)
                 timeout = REPORT_MSEC;
@@ -238,6 +301,8 @@ static int await(struct ckv_gate *gate, int flushed) {
         case -1:
                 return errno == EINTR ? 0 : ckv_error_origin(-errno);
         default:
+                if (fds[3].revents & POLLIN)
+                        report(gate);
                 return 0;
         }
 }
@@ -251,6 +316,9 @@ int ckv_gate_serve(struct ckv_gate *gate) {
                         return r;
                 if (ckv_link_unreported(&gate->link) > CKV_RING_BYTES / 4)
                         ckv_link_pong(&gate->link);
+                r = ckv_zap_serve(&gate->router.zap);
+                if (r)
+                        return ckv_error_trace(r);
                 flushed = pull_messages(gate);
                 if (flushed < 0 || flushed == CKV_LINK_E_CLOSED)
                         return flushed;

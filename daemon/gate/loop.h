@@ -17,8 +17,8 @@ struct ckv_gate {
         struct ckv_router router;
         struct ckv_connections connections;
         struct ckv_log_rate shed_rate;
-        uint64_t dropped_messages;              /* from nobody we could answer */
-        uint64_t dropped_replies;               /* to peers that do not read */
+        struct ckv_record_stats stats;          /* dropped_* are counted here, the rest is accept's */
+        struct ckv_record_stats reported;       /* what the core was told last */
 };
 
 /* ckv_gate_await_limits() - the core's first record. Return: 0, CKV_LINK_E_CLOSED, CKV_LINK_E_MALFORMED, -errno. */

@@ -13,6 +13,10 @@
  * longer message without a word, and a client that is a little over the limit
  * deserves a sentence.
  *
+ * Who may connect is settled in accept4() (daemon/gate/accept.h), asked once
+ * more by libzmq (daemon/gate/zap.h), and never taken from what a client says
+ * of itself.
+ *
  * A message of many frames is here only when all of it is in memory.  Nothing
  * in libzmq bounds that; the limit on the gate's memory does.
  */
@@ -29,6 +33,7 @@
 #include <sys/un.h>
 
 enum {
+        ZAP_ENFORCE_DOMAIN = 93,        /* zmq.h hides the name behind its draft API, the library knows the option */
         RCVHWM = 8,                     /* messages waiting for the gate, of one peer */
         SNDHWM = 16,                    /* replies waiting for one peer */
         HANDSHAKE_MSEC = 2000,
@@ -53,6 +58,7 @@ static int set_options(void *socket, int listen_fd, const struct ckv_record_limi
                 { ZMQ_HANDSHAKE_IVL, HANDSHAKE_MSEC },
                 { ZMQ_HEARTBEAT_IVL, HEARTBEAT_MSEC },
                 { ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MSEC },
+                { ZAP_ENFORCE_DOMAIN, 1 },
                 { ZMQ_USE_FD, listen_fd },
         };
         int r;
@@ -62,7 +68,8 @@ static int set_options(void *socket, int listen_fd, const struct ckv_record_limi
                 if (r)
                         return ckv_error_trace(r);
         }
-        if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes)) < 0)
+        if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes)) < 0 ||
+            zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, CKV_ZAP_DOMAIN, sizeof(CKV_ZAP_DOMAIN) - 1) < 0)
                 return ckv_error_origin(-errno);
         return 0;
 }
@@ -82,13 +89,19 @@ static int bind_address(int listen_fd, char *ret_text, size_t size) {
         return n < 0 || (size_t)n >= size ? ckv_error_origin(-ENAMETOOLONG) : 0;
 }
 
+int ckv_router_init(struct ckv_router *router) {
+        *router = (struct ckv_router){ .fd = -1, .zap.fd = -1 };
+        router->context = zmq_ctx_new();
+        if (!router->context || zmq_ctx_set(router->context, ZMQ_IO_THREADS, 1) < 0)
+                return ckv_error_origin(-errno);
+        return 0;
+}
+
 int ckv_router_open(struct ckv_router *router, int listen_fd, const struct ckv_record_limits *limits) {
-        char address[sizeof("ipc://") + sizeof(((struct sockaddr_un *)NULL)->sun_path)];
         size_t size = sizeof(router->fd);
         int r, flags;
 
-        *router = (struct ckv_router){ .fd = -1 };
-        r = bind_address(listen_fd, address, sizeof(address));
+        r = bind_address(listen_fd, router->address, sizeof(router->address));
         if (r)
                 return ckv_error_trace(r);
         /* a peer that leaves between poll and accept must not stop the I/O thread */
@@ -96,26 +109,29 @@ int ckv_router_open(struct ckv_router *router, int listen_fd, const struct ckv_r
         if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) < 0)
                 return ckv_error_origin(-errno);
 
-        router->context = zmq_ctx_new();
-        if (!router->context || zmq_ctx_set(router->context, ZMQ_IO_THREADS, 1) < 0)
-                return ckv_error_origin(-errno);
+        r = ckv_zap_open(&router->zap, router->context);
+        if (r)
+                return ckv_error_trace(r);
         router->socket = zmq_socket(router->context, ZMQ_ROUTER);
         if (!router->socket)
                 return ckv_error_origin(-errno);
         r = set_options(router->socket, listen_fd, limits);
         if (r)
                 return ckv_error_trace(r);
-        if (zmq_bind(router->socket, address) < 0 || zmq_getsockopt(router->socket, ZMQ_FD, &router->fd, &size) < 0)
-                return ckv_error_origin(-errno);
-        return 0;
+        return zmq_getsockopt(router->socket, ZMQ_FD, &router->fd, &size) < 0 ? ckv_error_origin(-errno) : 0;
+}
+
+int ckv_router_bind(struct ckv_router *router) {
+        return zmq_bind(router->socket, router->address) < 0 ? ckv_error_origin(-errno) : 0;
 }
 
 void ckv_router_close(struct ckv_router *router) {
+        ckv_zap_close(&router->zap);
         if (router->socket)
                 (void)zmq_close(router->socket);
         if (router->context)
                 (void)zmq_ctx_term(router->context);
-        *router = (struct ckv_router){ .fd = -1 };
+        *router = (struct ckv_router){ .fd = -1, .zap.fd = -1 };
 }
 
 bool ckv_router_ready(struct ckv_router *router) {
@@ -162,6 +178,7 @@ int ckv_router_recv(struct ckv_router *router, struct ckv_incoming *incoming) {
                 if (++frames == 2)
                         incoming->delimiter = empty_before;
         }
+        incoming->fd = zmq_msg_get(&incoming->body, ZMQ_SRCFD);
         incoming->one_frame = frames == (incoming->delimiter ? 2 : 1);
         if (!usable || frames == 0 ||
             !ckv_address_parse(zmq_msg_gets(&incoming->body, "Peer-Address"), &incoming->address))
