@@ -48,6 +48,7 @@ static void read_order(const char *variable, bool has_msec, struct order *order)
         char behind;
         int fields;
 
+        *order = (struct order){ .point = _CKV_POINTS };
         if (!text)
                 return;
         order->point = find_point(text, strcspn(text, ":"));
@@ -59,7 +60,7 @@ static void read_order(const char *variable, bool has_msec, struct order *order)
         _exit(2);
 }
 
-__attribute__((constructor)) static void read_orders(void) {
+__attribute__((constructor)) void ckv_points_read(void) {
         read_order("CHUNKKVD_KILL_AT", false, &kill_at);
         read_order("CHUNKKVD_STALL_AT", true, &stall_at);
 }

@@ -26,6 +26,9 @@ enum ckv_point {
 #define CKV_POINT(name) ((void)CKV_POINT_##name)
 #endif
 
+/* ckv_points_read() - read the environment again and count from 0; it was read before main(), so this is for a forked child */
+void ckv_points_read(void);
+
 /* ckv_point_pass() - what CKV_POINT(name) does in a test build; may be called anywhere, in a signal handler too */
 void ckv_point_pass(enum ckv_point point);
 

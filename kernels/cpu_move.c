@@ -37,6 +37,7 @@
 
 enum {
         TURN_BYTES = 512 << 10,         /* written by one column in one turn */
+        ALONE_BYTES = 256 << 10,        /* a turn of all columns that is not worth the waking of a thread */
         ON_THE_WAY = 64,                /* columns, at most */
 };
 
@@ -136,11 +137,11 @@ static void column_advance(struct column *column, uint32_t most) {
 static void column_item(void *context, uint32_t item, float *scratch) {
         struct ckv_cpu_move *move = context;
         struct column *column = &move->columns[item];
-        uint32_t turn = (uint32_t)CKV_MAX(TURN_BYTES / column->row_bytes, 1), begin = column->row;
+        uint32_t most = (uint32_t)CKV_MAX(TURN_BYTES / column->row_bytes, 1), begin = column->row;
 
         (void)scratch;
-        while (column->row < column->end && column->row - begin < turn) {
-                column_advance(column, turn);
+        while (column->row < column->end && column->row - begin < most) {
+                column_advance(column, most);
                 CKV_POINT(step_stretch);
         }
         CKV_POINT(step_column);
@@ -203,8 +204,8 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
         return false;
 }
 
-/* Columns that are through make room for new ones. Return: is any column on its way? */
-static bool refill(struct ckv_cpu_move *move, uint64_t most_bytes) {
+/* Columns that are through make room for new ones. Return: bytes that the columns on their way will write in one turn. */
+static uint64_t refill(struct ckv_cpu_move *move, uint64_t most_bytes) {
         uint64_t bytes = 0;
         uint32_t kept = 0;
 
@@ -222,7 +223,17 @@ static bool refill(struct ckv_cpu_move *move, uint64_t most_bytes) {
                 }
                 bytes += CKV_MIN((column->end - column->row) * column->row_bytes, TURN_BYTES);
         }
-        return move->count > 0;
+        return bytes;
+}
+
+/* One turn of every column on its way: a column that missed one would fall behind, so no item is left out. */
+static void turn(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t bytes) {
+        if (bytes > ALONE_BYTES)
+                (void)ckv__cpu_pool_run(pool, column_item, move, 0, move->count, UINT64_MAX);
+        else
+                for (uint32_t i = 0; i < move->count; i++)
+                        column_item(move, i, NULL);
+        CKV_POINT(step_turn);
 }
 
 /* Back to the first column, with the batches of the step */
@@ -254,19 +265,17 @@ static bool finish_step(struct ckv_cpu_move *move) {
 }
 
 bool ckv__cpu_move_step(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t until_nsec) {
-        uint64_t most_bytes = (uint64_t)2 * ckv__cpu_pool_threads(pool) * TURN_BYTES;
+        uint64_t most_bytes = (uint64_t)2 * ckv__cpu_pool_threads(pool) * TURN_BYTES, bytes;
 
         if (move->step >= ckv_steps_end(move->job))
                 return true;
         for (bool moved = false;; moved = true) {
-                while (!refill(move, most_bytes))
+                while ((bytes = refill(move, most_bytes)) == 0)
                         if (!finish_step(move))
                                 return true;
                 if (moved && ckv_now_nsec() >= until_nsec)
                         return false;
-                /* a turn is short, and a column that missed one would fall behind: no item is left out */
-                (void)ckv__cpu_pool_run(pool, column_item, move, 0, move->count, UINT64_MAX);
-                CKV_POINT(step_turn);
+                turn(move, pool, bytes);
         }
 }
 

@@ -9,6 +9,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum axis { BLOCK, HEAD, TOKEN_OUTER, TOKEN_INNER, DIM_OUTER, DIM_INNER, AXES };
 
@@ -138,13 +139,21 @@ static void random_set(uint32_t rows, struct move_set *ret_set, struct ckv_kept 
         free(flags);
 }
 
+/* Anonymous and shared with children; calloc() is not */
+static void *zeroed_shared(size_t n) {
+        void *p = mmap(NULL, n + 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+        ck_assert_ptr_ne(p, MAP_FAILED);
+        return p;
+}
+
 static void add_plane(struct move_case *moves, struct ckv_job_group *group, uint32_t layer, struct ckv_plane *plane,
                       const struct box *box) {
         struct move_plane *p = &moves->planes[moves->plane_count++];
 
         *p = (struct move_plane){ .group = group, .group_index = (uint32_t)(group - moves->job->groups), .layer = layer,
                                   .plane = plane, .bytes = random_plane(plane, box) };
-        p->now = zeroed(p->bytes, 1);
+        p->now = moves->shared ? zeroed_shared(p->bytes) : zeroed(p->bytes, 1);
         p->before = zeroed(p->bytes, 1);
         p->expected = zeroed(p->bytes, 1);
         for (uint64_t i = 0; i < p->bytes; i++)
@@ -165,15 +174,19 @@ static void add_plane(struct move_case *moves, struct ckv_job_group *group, uint
 }
 
 static void random_group(struct move_case *moves, const struct move_shape *shape, uint32_t index) {
-        uint32_t blocks = shape->blocks ? shape->blocks : 6;
-        const struct box box = {
-                .blocks = shape->copy ? 2 + 2 * move_dice(blocks / 2) : 1 + move_dice(blocks), .heads = 1 + move_dice(3),
-                .tokens = 1 + move_dice(shape->tokens ? shape->tokens : 9), .dims = 1 + move_dice(shape->dims ? shape->dims : 12)
-        };
+        struct box box = { shape->blocks ? shape->blocks : 6, 1 + move_dice(3), shape->tokens ? shape->tokens : 9,
+                           shape->dims ? shape->dims : 12 };
         struct ckv_job_group *group = &moves->job->groups[index];
         bool one_set = move_dice(2), each_head = move_dice(2), latent = move_dice(4) == 0;
+        uint32_t rows;
 
-        group->selection.rows = 1 + move_dice(random_tables(&box, shape->copy, group));
+        if (!shape->large) {
+                box.blocks = shape->copy ? 2 + 2 * move_dice(box.blocks / 2) : 1 + move_dice(box.blocks);
+                box.tokens = 1 + move_dice(box.tokens);
+                box.dims = 1 + move_dice(box.dims);
+        }
+        rows = random_tables(&box, shape->copy, group);
+        group->selection.rows = shape->large ? rows : 1 + move_dice(rows);
         group->kv_heads = box.heads;
         group->layer_count = shape->layers ? shape->layers : 2;
         group->layers = zeroed(group->layer_count, sizeof(*group->layers));
@@ -194,6 +207,7 @@ struct move_case *move_case_new(const struct move_shape *shape) {
         uint32_t groups = shape->groups ? shape->groups : 1;
         struct move_case *moves = zeroed(1, sizeof(*moves));
 
+        moves->shared = shape->shared;
         moves->job = ckv_job_new(groups);
         ck_assert_ptr_nonnull(moves->job);
         moves->sets = zeroed(groups, sizeof(*moves->sets));
@@ -210,7 +224,10 @@ struct move_case *move_case_free(struct move_case *moves) {
                 free(moves->sets[i]);
         }
         for (uint32_t i = 0; i < moves->plane_count; i++) {
-                free(moves->planes[i].now);
+                if (moves->shared)
+                        (void)munmap(moves->planes[i].now, moves->planes[i].bytes + 1);
+                else
+                        free(moves->planes[i].now);
                 free(moves->planes[i].before);
                 free(moves->planes[i].expected);
         }

@@ -18,7 +18,9 @@
 struct move_shape {
         uint32_t groups, layers;        /* 0: one group, two layers */
         uint32_t blocks, tokens, dims;  /* most of each; 0: 6, 9, 12 */
+        bool large;                     /* as many as that, and rows in all of them */
         bool copy;                      /* to a destination; else in place */
+        bool shared;                    /* what moves is seen by children too */
 };
 
 /* One kept set, written out: row i of the result is row k[i]. */
@@ -42,6 +44,7 @@ struct move_case {
         struct move_plane *planes;
         uint32_t plane_count;
         uint64_t bytes_moved;           /* of all groups, all steps */
+        bool shared;
 };
 
 /* move_dice() - 0 .. n-1 */

@@ -60,7 +60,8 @@ static void batches_of_one_set(const struct move_set *set, const struct ckv_kept
 START_TEST(batches_follow_the_rule) {
         srand(1);
         for (int round = 0; round < 3000; round++) {
-                struct move_case *moves = move_case_new(&(struct move_shape){ .groups = 1 + move_dice(2), .blocks = 10, .dims = 1 });
+                const struct move_shape shape = { .groups = 1 + move_dice(2), .blocks = 10, .dims = 1 };
+                struct move_case *moves = move_case_new(&shape);
                 uint32_t batch_rows = move_dice(3) == 0 ? 0 : 1 + move_dice(12), steps = move_case_steps(moves, batch_rows);
 
                 for (uint32_t i = 0; i < moves->job->group_count; i++)
@@ -202,6 +203,10 @@ static void tear(struct move_case *moves, uint32_t batch_rows, uint32_t step) {
         }
 }
 
+static void set_steps(struct ckv_job *job, uint32_t batch_rows, uint32_t count, _Atomic uint32_t *done) {
+        job->steps = (struct ckv_job_steps){ .batch_rows = batch_rows, .first = *done, .count = count, .done = done };
+}
+
 static uint32_t random_batch_rows(void) {
         return move_dice(3) == 0 ? 0 : 1 + move_dice(6);
 }
@@ -227,7 +232,7 @@ static uint32_t torn_moves(uint32_t trials, bool late) {
                         move_case_reset(moves, batch_rows, step);
                         tear(moves, batch_rows, step);
                         done = late && step > 0 ? step - 1 : step;
-                        job->steps = (struct ckv_job_steps){ .batch_rows = batch_rows, .first = done, .count = steps, .done = &done };
+                        set_steps(job, batch_rows, steps, &done);
                         run_move(job, &pools, trial % MOVERS);
                         ck_assert_uint_eq(done, steps);
                         lost += !move_case_equals(moves);
@@ -284,7 +289,7 @@ START_TEST(the_count_is_exact_after_every_turn) {
                 struct ckv_cpu_move *move;
                 bool through = steps == 0;
 
-                job->steps = (struct ckv_job_steps){ .batch_rows = batch_rows, .count = steps, .done = &done };
+                set_steps(job, batch_rows, steps, &done);
                 move = ckv__cpu_move_new(job);
                 while (!through) {
                         before = done;
@@ -319,7 +324,7 @@ START_TEST(each_step_moves_its_batches_only) {
 
                 if (steps > 0) {
                         move_case_reset(moves, batch_rows, first);
-                        job->steps = (struct ckv_job_steps){ .batch_rows = batch_rows, .first = first, .count = end, .done = &done };
+                        set_steps(job, batch_rows, end, &done);
                         run_move(job, &pools, round % MOVERS);
                         ck_assert_uint_eq(done, end);
                         check_progress(moves, batch_rows, end, end);
@@ -342,10 +347,31 @@ START_TEST(all_movers_end_in_the_same_bytes) {
                 uint32_t batch_rows = random_batch_rows();
                 _Atomic uint32_t done = 0;
 
-                job->steps = (struct ckv_job_steps){ .batch_rows = batch_rows, .done = &done };
-                if (round % 2)
-                        job->steps.count = ckv_steps_count(job, batch_rows, UINT32_MAX);
+                set_steps(job, batch_rows, round % 2 ? ckv_steps_count(job, batch_rows, UINT32_MAX) : 0, &done);
                 run_move(job, &pools, round % MOVERS);
+                ck_assert(move_case_equals(moves));
+                ck_assert_uint_eq(move_case_bytes(moves), moves->bytes_moved);
+                ck_assert_uint_eq(done, job->steps.count);
+                (void)move_case_free(moves);
+        }
+        pools_deinit(&pools);
+}
+END_TEST
+
+/* Turns that are large enough for threads to be woken. */
+START_TEST(large_moves_share_their_rows) {
+        struct pools pools;
+
+        srand(7);
+        pools_init(&pools);
+        for (uint32_t round = 0; round < 12; round++) {
+                const struct move_shape shape = { .blocks = 50, .tokens = 20, .dims = 200, .large = true };
+                struct move_case *moves = move_case_new(&shape);
+                struct ckv_job *job = moves->job;
+                _Atomic uint32_t done = 0;
+
+                set_steps(job, 0, round % 3 ? ckv_steps_count(job, 0, UINT32_MAX) : 0, &done);
+                run_move(job, &pools, CPU_THREADS);
                 ck_assert(move_case_equals(moves));
                 ck_assert_uint_eq(move_case_bytes(moves), moves->bytes_moved);
                 ck_assert_uint_eq(done, job->steps.count);
@@ -378,7 +404,7 @@ START_TEST(a_repair_counts_its_own_bytes) {
                                 .base = bytes, .dtype = CKV_DTYPE_BYTE, .dims = 1, .token = { .tile = 1, .outer = 1 },
                                 .dim = { .tile = 1, .outer = 1 }
                         };
-                        job->steps = (struct ckv_job_steps){ .first = first, .count = 2, .done = &done };
+                        set_steps(job, 0, 2, &done);
                         run_move(job, &pools, mover);
                         ck_assert_uint_eq(group->bytes_moved, moved[first]);
                         ck_assert_uint_eq(done, 2);
@@ -405,6 +431,7 @@ int main(void) {
         tcase_add_test(tcase, the_count_is_exact_after_every_turn);
         tcase_add_test(tcase, each_step_moves_its_batches_only);
         tcase_add_test(tcase, all_movers_end_in_the_same_bytes);
+        tcase_add_test(tcase, large_moves_share_their_rows);
         tcase_add_test(tcase, a_repair_counts_its_own_bytes);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
