@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
+#include "daemon/engine.h"
 #include "daemon/gate_link.h"
 
 #include <string.h>
@@ -97,11 +98,13 @@ void ckv_answer_send_budgets(const struct ckv_route *route, const struct ckv_ses
         struct ckv_answer answer;
         uint32_t n = 0;
 
-        for (uint32_t slot = CKV_SLOT_NONE + 1; slot < _CKV_SLOT_N; slot++)
-                if (session->tenant->limit[slot])
-                        budgets[n++] = (struct ckv_record_budget){
-                                .slot = slot, .used = session->tenant->used[slot], .limit = session->tenant->limit[slot],
-                        };
+        for (uint32_t slot = CKV_SLOT_NONE + 1; slot < CKV_SLOT_DEVICE_TIME; slot++)
+                budgets[n++] = (struct ckv_record_budget){
+                        .slot = slot, .used = session->tenant->used[slot], .limit = ckv_tenant_most(session->tenant, slot),
+                };
+        budgets[n] = (struct ckv_record_budget){ .slot = CKV_SLOT_DEVICE_TIME };
+        ckv_engine_device_time(session->tenant, &budgets[n].used, &budgets[n].limit);
+        n++;
         ckv_answer_init_ok(&answer, CKV_ANSWER_STATUS);
         answer.record.body.result.u.budgets.budget_count = n;
         answer.attachment = (uint8_t *)budgets;

@@ -15,13 +15,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/macros.h"
+#include "daemon/daemon.h"
 
 #include <inttypes.h>
 
 #define AGAIN_NSEC (60 * CKV_NSEC_PER_SEC)
 
-/* All tenants together. */
-static struct ckv_log_rate rate;
+/* All tenants together, and all strangers. */
+static struct ckv_log_rate rate, stranger_rate;
 
 bool ckv_seen_add(struct ckv_seen *seen, uint32_t uid) {
         for (uint32_t i = 0; i < seen->count; i++)
@@ -65,4 +66,21 @@ void ckv_breach_settle(struct ckv_tenant *tenant, enum ckv_slot slot) {
 
         if (breach->logged && (tenant->used[slot] == 0 || tenant->used[slot] < breach->used - breach->used / 2))
                 breach->logged = false;
+}
+
+void ckv_breach_stranger(struct ckv_endpoint *endpoint, uint32_t uid, uint32_t gid, uint32_t pid) {
+        uint64_t suppressed;
+
+        if (ckv_seen_add(&endpoint->strangers, uid) && ckv_log_allowed(&stranger_rate, ckv_now_nsec(), &suppressed))
+                ckv_log(CKV_LOG_WARNING, STRANGER, "endpoint=%s uid=%" PRIu32 " gid=%" PRIu32 " pid=%" PRIu32 " suppressed=%" PRIu64,
+                        endpoint->name, uid, gid, pid, suppressed);
+}
+
+void ckv_breach_foreign(struct ckv_seen *seen, uint32_t owner, const struct ckv_endpoint *endpoint, uint32_t uid, uint32_t pid) {
+        uint64_t suppressed;
+
+        if (ckv_seen_add(seen, uid) && ckv_log_allowed(&stranger_rate, ckv_now_nsec(), &suppressed))
+                ckv_log(CKV_LOG_WARNING, FOREIGN_TOKEN,
+                        "owner=%" PRIu32 " endpoint=%s uid=%" PRIu32 " pid=%" PRIu32 " suppressed=%" PRIu64, owner, endpoint->name, uid,
+                        pid, suppressed);
 }

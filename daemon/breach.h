@@ -7,6 +7,8 @@
 
 #include "daemon/tenant.h"
 
+struct ckv_endpoint;
+
 /* User ids that were heard of before; the oldest is forgotten when there are more. Zeroed = none. */
 struct ckv_seen {
         uint32_t uids[16];
@@ -21,6 +23,17 @@ void ckv_breach_note(struct ckv_tenant *tenant, enum ckv_slot slot, uint64_t mor
 
 /* ckv_breach_settle() - something of @slot was given back: below half the next refusal is news again */
 void ckv_breach_settle(struct ckv_tenant *tenant, enum ckv_slot slot);
+
+/* ckv_breach_stranger() - a process that the endpoint does not list was turned away */
+void ckv_breach_stranger(struct ckv_endpoint *endpoint, uint32_t uid, uint32_t gid, uint32_t pid);
+
+/**
+ * ckv_breach_foreign() - a session token came from where it does not belong
+ * @seen:  of the session
+ * @owner: user id of the session
+ * @endpoint, @uid, @pid: where it came from
+ */
+void ckv_breach_foreign(struct ckv_seen *seen, uint32_t owner, const struct ckv_endpoint *endpoint, uint32_t uid, uint32_t pid);
 
 /* ckv_slot_to_string() - "MAPPED_BYTES" */
 const char *ckv_slot_to_string(enum ckv_slot slot);

@@ -6,6 +6,8 @@
 #define CKV_DAEMON_DAEMON_H
 
 #include "base/hash.h"
+#include "daemon/access.h"
+#include "daemon/breach.h"
 #include "daemon/options.h"
 #include "daemon/share.h"
 #include "daemon/tenant.h"
@@ -27,6 +29,8 @@ struct ckv_endpoint {
         int stream_fd;                  /* listening, for the gate */
         int side_fd;                    /* listening, for the core */
         bool passed;                    /* both sockets came from the service manager, and stay */
+        struct ckv_access access;       /* who may connect */
+        struct ckv_seen strangers;      /* users that were turned away and logged */
         struct ckv_gate_link *link;
         sd_event_source *side_source;
         struct ckv_side_conn *side_conns;

@@ -98,7 +98,7 @@ static int open_own(struct ckv_daemon *daemon) {
         if (!daemon->endpoints)
                 return ckv_error_origin(-ENOMEM);
         for (uint32_t i = 0; i < names->count; i++) {
-                struct ckv_endpoint *endpoint = endpoint_init(daemon, names->items[i], strlen(names->items[i]), false);
+                struct ckv_endpoint *endpoint = endpoint_init(daemon, names->items[i], strcspn(names->items[i], ":"), false);
 
                 r = make_socket(endpoint, ".zmq", SOCK_STREAM, &endpoint->stream_fd);
                 r = r ? r : make_socket(endpoint, ".fd", SOCK_SEQPACKET, &endpoint->side_fd);
@@ -185,12 +185,37 @@ static int open_passed(struct ckv_daemon *daemon, int count) {
         return 0;
 }
 
+/* access_set() - who may use which endpoint. A list for an endpoint that is not there would keep nobody out: refused. */
+static int access_set(struct ckv_daemon *daemon) {
+        const struct ckv_option_names *names = &daemon->options->endpoint;
+        char why[CKV_ACCESS_WHY_BYTES];
+
+        for (uint32_t i = 0; i < names->count; i++) {
+                size_t length = strcspn(names->items[i], ":");
+                struct ckv_endpoint *endpoint = find_endpoint(daemon, names->items[i], length);
+
+                if (names->items[i][length] == '\0')
+                        continue;
+                if (!endpoint) {
+                        ckv_log(CKV_LOG_ERROR, SOCKET_FAILED, "endpoint=\"%s\" why=\"no sockets of this name were passed\"",
+                                names->items[i]);
+                        return CKV_ENDPOINTS_E_FAILED;
+                }
+                if (ckv_access_parse(names->items[i] + length, &endpoint->access, why)) {
+                        ckv_log(CKV_LOG_ERROR, SOCKET_FAILED, "endpoint=\"%s\" why=\"%s\"", names->items[i], why);
+                        return CKV_ENDPOINTS_E_FAILED;
+                }
+        }
+        return 0;
+}
+
 int ckv_endpoints_open(struct ckv_daemon *daemon) {
         int count = sd_listen_fds(1), r;
 
         if (count < 0)
                 return ckv_error_origin(count);
         r = count > 0 ? open_passed(daemon, count) : open_own(daemon);
+        r = r ? r : access_set(daemon);
         if (r)
                 ckv_endpoints_close(daemon);
         return r;

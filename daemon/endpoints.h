@@ -16,8 +16,8 @@ enum {
  * ckv_endpoints_open() - fill in daemon->endpoints with listening sockets
  * @daemon: options and boot id set; the runtime directory locked
  *
- * If the process was passed sockets (LISTEN_FDS), they are the endpoints and --endpoint is not looked at: for each name
- * NAME.zmq, a stream socket, and NAME.fd, a seqpacket socket.
+ * If the process was passed sockets (LISTEN_FDS), they are the endpoints: for each name NAME.zmq, a stream socket, and
+ * NAME.fd, a seqpacket socket. Of --endpoint only the lists of users and groups count then, and each must find its endpoint.
  *
  * Return: 0, CKV_ENDPOINTS_E_FAILED, or -errno; on failure nothing is left behind.
  */

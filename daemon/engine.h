@@ -6,9 +6,27 @@
 
 #include "kernels/job.h"
 
-struct ckv_daemon;
+#include <stdint.h>
 
-/* ckv_engine_submit() - hand a job to the backend for job->stage; it comes back through ckv_request_stage_done() */
+struct ckv_daemon;
+struct ckv_tenant;
+
+/**
+ * ckv_engine_submit() - hand a job to the backend for job->stage; it comes back through ckv_request_stage_done()
+ *
+ * With --device-time, CKV_STAGE_PLAN of a user who has had more than that waits here first: until the user may go on, until
+ * the job's deadline, or until it is cancelled. CKV_STAGE_MOVE never waits: the cache is in between then.
+ */
 void ckv_engine_submit(struct ckv_daemon *daemon, struct ckv_job *job);
+
+/* ckv_engine_cancel() - ask that a submitted job end soon, without effect in CKV_STAGE_MOVE; it comes back all the same */
+void ckv_engine_cancel(struct ckv_daemon *daemon, struct ckv_job *job);
+
+/**
+ * ckv_engine_device_time() - slot DEVICE_TIME of a user, in milliseconds of device time
+ * @ret_used:  what it has had and time has not made good yet
+ * @ret_limit: what it may have each second, 1000 without --device-time
+ */
+void ckv_engine_device_time(const struct ckv_tenant *tenant, uint64_t *ret_used, uint64_t *ret_limit);
 
 #endif

@@ -219,6 +219,7 @@ static int on_exit_event(sd_event_source *source, int fd, uint32_t revents, void
 /* queue_limits() - the first record to each gate */
 static int queue_limits(struct ckv_gate_link *link) {
         const struct ckv_options *options = link->daemon->options;
+        const struct ckv_access *access = &link->endpoint->access;
         struct ckv_record record = { .head.type = CKV_RECORD_LIMITS };
 
         record.body.limits = (struct ckv_record_limits){
@@ -232,7 +233,9 @@ static int queue_limits(struct ckv_gate_link *link) {
                 .rows = (uint32_t)options->rows,
         };
         memcpy(record.body.limits.boot_id, link->daemon->boot_id, sizeof(link->daemon->boot_id));
-        return ckv_error_trace(ckv_gate_channel_queue(&link->channel, &record, NULL, 0));
+        record.body.limits.access_count = access->count;
+        return ckv_error_trace(ckv_gate_channel_queue(&link->channel, &record, access->ranges,
+                                                      access->count * sizeof(access->ranges[0])));
 }
 
 /* gate_start() - a new process, a new channel, a new incarnation */

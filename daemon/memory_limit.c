@@ -102,6 +102,8 @@ const char *ckv_memory_source_to_string(enum ckv_memory_source source) {
                 return "memory.max";
         case CKV_MEMORY_CGROUP_V1:
                 return "memory.limit_in_bytes";
+        case CKV_MEMORY_OPTION:
+                return "--memory-limit";
         case CKV_MEMORY_RAM:
         default:
                 return "RAM";

@@ -10,6 +10,7 @@
 #include "daemon/options.h"
 
 #include "base/macros.h"
+#include "daemon/access.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -196,18 +197,28 @@ static int text_set(struct ckv_options *options, const struct spec *spec, const 
         return 0;
 }
 
+bool ckv_option_name_equal(const char *item, const char *name, size_t length) {
+        return strcspn(item, ":") == length && memcmp(item, name, length) == 0;
+}
+
 static int name_add(struct ckv_option_names *names, const struct spec *spec, const char *text, FILE *err) {
-        size_t length = strlen(text);
-        char flag[64];
+        char flag[64], why[CKV_ACCESS_WHY_BYTES];
+        size_t length = strcspn(text, ":");
+        struct ckv_access access;
 
         (void)flag_format(spec->name, flag);
         if (length < spec->min || length > spec->max || strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") != length) {
-                fprintf(err, "%s: must be %" PRIu64 " to %" PRIu64 " of a-z, 0-9 and -, is \"%s\"\n", flag, spec->min, spec->max, text);
+                fprintf(err, "%s: must be %" PRIu64 " to %" PRIu64 " of a-z, 0-9 and -, is \"%.*s\"\n", flag, spec->min, spec->max,
+                        (int)length, text);
+                return CKV_OPTIONS_E_INVALID;
+        }
+        if (ckv_access_parse(text + length, &access, why)) {
+                fprintf(err, "%s: \"%s\" %s\n", flag, text, why);
                 return CKV_OPTIONS_E_INVALID;
         }
         for (uint32_t i = 0; i < names->count; i++)
-                if (strcmp(names->items[i], text) == 0) {
-                        fprintf(err, "%s: \"%s\" is given twice\n", flag, text);
+                if (ckv_option_name_equal(names->items[i], text, length)) {
+                        fprintf(err, "%s: \"%.*s\" is given twice\n", flag, (int)length, text);
                         return CKV_OPTIONS_E_INVALID;
                 }
         if (names->count == CKV_OPTIONS_NAMES_MAX) {

@@ -8,12 +8,14 @@
 #include "base/limits.h"
 #include "base/log.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 enum { CKV_OPTIONS_NAMES_MAX = 64 };
 
-/* Values of one option that may be given several times; borrowed from argv. */
+/* Values of one option that may be given several times: NAME, and who may use it (daemon/access.h); borrowed from argv. */
 struct ckv_option_names {
         const char *items[CKV_OPTIONS_NAMES_MAX];
         uint32_t count;
@@ -37,6 +39,9 @@ enum {
         CKV_OPTIONS_E_DONE,     /* --help or --version: printed, leave with 0 */
         CKV_OPTIONS_E_INVALID,  /* one sentence was printed, leave with 2 */
 };
+
+/* ckv_option_name_equal() - is @name, [length] characters, the NAME of an item? */
+bool ckv_option_name_equal(const char *item, const char *name, size_t length);
 
 /* ckv_options_init() - the defaults of options.def */
 void ckv_options_init(struct ckv_options *options);

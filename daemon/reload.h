@@ -7,10 +7,10 @@
 struct ckv_daemon;
 
 /**
- * ckv_reload() - read the memory limit of our cgroup, and what of it one user may register
- * @daemon: options set. mapped_bytes is set, and given to tenants that are there already.
+ * ckv_reload() - read the memory limit of our cgroup, and what of it one user and all users may register
+ * @daemon: options set. mapped_bytes and the totals of shares are set, and given to tenants that are there already.
  *
- * Called once before anything is opened, and on SIGHUP. Logs what it found. With --mapped-bytes, that number stays.
+ * Called once before anything is opened, and on SIGHUP. Logs what it found. With --mapped-bytes or --memory-limit, that number stays.
  */
 void ckv_reload(struct ckv_daemon *daemon);
 

@@ -157,7 +157,7 @@ bool ckv_request_cancel(struct ckv_request *request) {
         if (!request->cancelled) {
                 request->cancelled = true;
                 request->phase = CKV_PHASE_CANCELLED;
-                request->session->daemon->ops->cancel(request->session->daemon->backend, request->job);
+                ckv_engine_cancel(request->session->daemon, request->job);
         }
         return true;
 }

@@ -139,6 +139,11 @@ bool ckv_session_hello(struct ckv_endpoint *endpoint, const struct ckv_record *r
         ckv_status_set(ret_status, CKV_CODE_OK, CKV_F_NONE, CKV_D_NONE, 0, 0, 0);
         if (endpoint->daemon->draining)
                 return ckv_refuse(ret_status, CKV_CODE_DRAINING, CKV_F_NONE, CKV_D_DRAINING, 0, 0, 0);
+        /* the gate has looked, but a gate may have been taken over */
+        if (!ckv_access_allows(endpoint->access.ranges, endpoint->access.count, record->head.uid, record->head.gid)) {
+                ckv_breach_stranger(endpoint, record->head.uid, record->head.gid, record->head.pid);
+                return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_NONE, CKV_D_STRANGER, record->head.uid, record->head.gid, 0);
+        }
         if (!check_hello(hello, ret_status))
                 return false;
         if (hello->has_attach_token) {
@@ -171,6 +176,7 @@ struct ckv_session *ckv_session_find(struct ckv_endpoint *endpoint, const struct
         }
         if (session->endpoint != endpoint || session->peer.uid != record->head.uid || session->peer.gid != record->head.gid ||
             session->peer.pid != record->head.pid) {
+                ckv_breach_foreign(&session->foreign, session->peer.uid, endpoint, record->head.uid, record->head.pid);
                 ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_SESSION_TOKEN, CKV_D_NOT_YOURS, 0, 0, 0);
                 return NULL;
         }

@@ -12,6 +12,7 @@
 #define CKV_DAEMON_SESSION_H
 
 #include "base/hash.h"
+#include "daemon/breach.h"
 #include "daemon/side.h"
 #include "daemon/tenant.h"
 #include "daemon/window.h"
@@ -49,6 +50,7 @@ struct ckv_session {
         struct ckv_window window;       /* request ids and stored answers */
         struct ckv_request *requests;   /* list of those in flight */
         uint32_t request_count;
+        struct ckv_seen foreign;        /* users that used the token from elsewhere, and were logged */
         bool ending;
         bool answer_end;                /* EndSession asked: answer end_route when all is unmapped */
         struct ckv_route end_route;

@@ -38,6 +38,7 @@
 #include <utlist.h>
 
 enum { RECORDS_PER_TURN = 64, ACCEPTS_PER_TURN = 16 };
+enum { CONN_STRANGER = 1000 };  /* outcome of conn_new() beside those of ipc/peer.h and CKV_TENANT_E_QUOTA: said already */
 /* Turns of accepting in a second: where descriptors run out the socket stays readable, and the loop must not spin. */
 #define ACCEPT_TURNS_USEC UINT64_C(1000000)
 enum { ACCEPT_TURNS = 100 };
@@ -293,6 +294,17 @@ static int on_process_ended(sd_event_source *source, int fd, uint32_t revents, v
         return 0;
 }
 
+/* stranger_notice() - tell a process that the endpoint does not list why its connection ends; say so once for each user */
+static void stranger_notice(struct ckv_endpoint *endpoint, int fd, const struct ckv_peer *peer) {
+        const struct ckv_side record = {
+                .magic = CKV_SIDE_MAGIC, .version = CKV_SIDE_VERSION, .type = CKV_SIDE_NOTICE,
+                .kind = CKV_SIDE_NOTICE_SESSION_ENDED, .code = CKV_CODE_PERMISSION,
+        };
+
+        (void)ckv_seqpacket_send(fd, &record, sizeof(record), -1);
+        ckv_breach_stranger(endpoint, peer->uid, peer->gid, peer->pid);
+}
+
 /* quota_notice() - tell a connection that is one too many why it ends; one that has no room for it learns nothing */
 static void quota_notice(int fd, const struct ckv_tenant *tenant) {
         const struct ckv_side record = {
@@ -319,6 +331,10 @@ static int conn_new(struct ckv_endpoint *endpoint, int fd, struct ckv_side_conn 
         if (r)
                 return r;
         conn->peer = (struct ckv_peer){ .uid = uid, .gid = gid, .pid = (uint32_t)pid };
+        if (!ckv_access_allows(endpoint->access.ranges, endpoint->access.count, uid, gid)) {
+                stranger_notice(endpoint, fd, &conn->peer);
+                return CONN_STRANGER;
+        }
 
         r = ckv_tenant_ref(endpoint->daemon, conn->peer.uid, &tenant);
         if (r)
@@ -348,7 +364,7 @@ static void conn_accept(struct ckv_endpoint *endpoint, int fd) {
         }
         r = conn_new(endpoint, fd, conn);
         if (r) {
-                if (ckv_log_allowed(&refused_rate, ckv_now_nsec(), &suppressed))
+                if (r != CONN_STRANGER && ckv_log_allowed(&refused_rate, ckv_now_nsec(), &suppressed))
                         ckv_log(CKV_LOG_WARNING, SIDE_REFUSED,
                                 "endpoint=%s uid=%" PRIu32 " pid=%" PRIu32 " why=\"%s\" suppressed=%" PRIu64, endpoint->name,
                                 conn->peer.uid, conn->peer.pid,

@@ -8,7 +8,7 @@
  * Limits here are maxima for each slot, the same for every tenant.  One that
  * falls below what a tenant holds takes nothing away, it only gives no more.
  * Where tenants draw from one thing that can run out, daemon/share.c has a say
- * as well.  What is not done here: time on the device (daemon/device_time.c).
+ * as well.  What is not done here: time on the device (daemon/engine.c).
  *
  * A charge that fails may first let go of what the same tenant only keeps for
  * convenience; another tenant's conveniences are never touched.

@@ -8,6 +8,7 @@
 #define CKV_DAEMON_TENANT_H
 
 #include "base/hash.h"
+#include "daemon/device_time.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,11 +37,14 @@ struct ckv_tenant {
         struct ckv_daemon *daemon;
         uint32_t uid;
         uint32_t refs;
-        uint64_t used[_CKV_SLOT_N];     /* DEVICE_TIME: always 0, see daemon/device_time.h */
+        uint64_t used[_CKV_SLOT_N];     /* DEVICE_TIME: always 0, see device_time */
         uint64_t limit[_CKV_SLOT_N];    /* this user's own maxima */
         struct ckv_breach breaches[_CKV_SLOT_N];
         struct ckv_evictable *evictables;       /* list, oldest first */
         uint64_t evictable_bytes;               /* all of them */
+        struct ckv_device_time device_time;     /* slot DEVICE_TIME; of daemon/engine.c, as are the next two */
+        bool has_account;
+        struct ckv_tenant *account_next;
         UT_hash_handle hh;              /* daemon->tenants, by uid */
 };
 

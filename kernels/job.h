@@ -130,6 +130,8 @@ struct ckv_job {
         uint64_t score_nsec, select_nsec, move_nsec;      /* time in the phase, first slice to last */
         uint64_t device_nsec;                  /* time that slices of this job occupied the device */
 
+        uint64_t charged_nsec;                 /* of the daemon: what of device_nsec its user has been charged for */
+
         void *backend_state;                   /* of the backend, while it holds the job */
         int64_t turn_nsec;                     /* of the backend: device time that is left of its key's turn; below 0: a debt */
         bool turn_had, turn_lent;              /* of the backend: the key has had a slice since it came; it came first in line */

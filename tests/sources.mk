@@ -114,8 +114,8 @@ test_gate_encode_LIBS := proto base
 test_gate_encode_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
 PB_SOURCES += tests/test_gate_decode.c tests/test_gate_refusals.c tests/test_gate_encode.c tests/support_requests.c
 TESTS += test_options test_runtime
-test_options_SOURCES := tests/test_options.c daemon/options.c
-test_options_LIBS := base
+test_options_SOURCES := tests/test_options.c daemon/options.c daemon/access.c
+test_options_LIBS := proto base
 test_options_LDLIBS := $(CHECK_LDLIBS)
 test_runtime_SOURCES := tests/test_runtime.c tests/support_files.c daemon/memory_limit.c daemon/runtime_dir.c
 test_runtime_LIBS := base
@@ -125,8 +125,8 @@ test_gate_channel_SOURCES := tests/test_gate_channel.c tests/support_files.c dae
 test_gate_channel_LIBS := ipc base
 test_gate_channel_LDLIBS := $(CHECK_LDLIBS)
 test_gate_link_SOURCES := tests/test_gate_link.c tests/support_files.c daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c \
-        daemon/loop_thread.c daemon/options.c
-test_gate_link_LIBS := ipc base
+        daemon/loop_thread.c daemon/options.c daemon/access.c
+test_gate_link_LIBS := proto ipc base
 test_gate_link_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # the C client against a private daemon, and chunkkvctl up to the point where it needs one
@@ -149,8 +149,8 @@ test_explain_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
 $(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
 TESTS += test_side
 test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/control.c daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c \
-        daemon/options.c
-test_side_LIBS := ipc base
+        daemon/access.c daemon/options.c
+test_side_LIBS := proto ipc base
 test_side_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 TESTS += test_daemon_process
 test_daemon_process_SOURCES := tests/test_daemon_process.c tests/support_daemon.c tests/support_files.c
@@ -168,7 +168,7 @@ test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 TESTS += test_reply_bounds
 CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_fault.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
         admit_queries.c admit_reply.c admit_table.c answer.c answer_compressed.c answer_sets.c \
-        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c window.c \
+        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c access.c window.c \
         commit.c control.c hold.c outcome.c slot.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)
@@ -186,7 +186,7 @@ $(foreach t,$(CORE_TESTS),$(eval $(call core_test,$(t))))
 
 # charges, shares between users, and what is said of them
 TESTS += test_tenant
-test_tenant_SOURCES := tests/test_tenant.c $(addprefix daemon/,tenant.c share.c breach.c loop_thread.c options.c)
+test_tenant_SOURCES := tests/test_tenant.c $(addprefix daemon/,tenant.c share.c breach.c access.c device_time.c loop_thread.c options.c)
 test_tenant_LIBS := proto base
 test_tenant_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 

@@ -29,6 +29,16 @@ void ckv_engine_submit(struct ckv_daemon *daemon, struct ckv_job *job) {
         submitted = job;
 }
 
+void ckv_engine_cancel(struct ckv_daemon *daemon, struct ckv_job *job) {
+        daemon->ops->cancel(daemon->backend, job);
+}
+
+void ckv_engine_device_time(const struct ckv_tenant *tenant, uint64_t *ret_used, uint64_t *ret_limit) {
+        (void)tenant;
+        *ret_used = 7;
+        *ret_limit = 1000;
+}
+
 int ckv_gate_link_send(struct ckv_gate_link *link, uint64_t incarnation, const struct ckv_record *record,
                        const void *attachment, size_t bytes) {
         (void)link;
