@@ -42,7 +42,7 @@ $(O)/man/chunkkv.7: tools/man clients/c/include/chunkkv.h daemon/options.def $(O
 	@tools/man $(VERSION) $(O)/chunkkvctl $(@D)
 
 # What is tested of it beyond tests/sources.mk; = because CHECK_LDLIBS is defined there.
-TESTS += test_client_layout test_client_threads test_client_large test_client_features
+TESTS += test_client_layout test_client_threads test_client_large test_client_features test_client_methods
 test_client_layout_SOURCES := tests/test_client_layout.c
 test_client_layout_LIBS := $(chunkkv_LIBS)
 test_client_layout_LDLIBS = $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
@@ -52,4 +52,4 @@ $(1)_LIBS := $$(chunkkv_LIBS)
 $(1)_LDLIBS = $$(chunkkv_LDLIBS) $$(CHECK_LDLIBS)
 $$(O)/$(1): | $$(O)/chunkkvd $$(O)/chunkkv-gate
 endef
-$(foreach t,test_client_threads test_client_large test_client_features,$(eval $(call client_test,$(t))))
+$(foreach t,test_client_threads test_client_large test_client_features test_client_methods,$(eval $(call client_test,$(t))))

@@ -150,7 +150,8 @@ enum chunkkv_selector {
         CHUNKKV_SELECTOR_OF_PROFILE, CHUNKKV_SELECTOR_CHUNK, CHUNKKV_SELECTOR_CHUNK_AT, CHUNKKV_SELECTOR_TOKEN,
         CHUNKKV_SELECTOR_STREAMING, CHUNKKV_SELECTOR_H2O, CHUNKKV_SELECTOR_CHUNK_EG, CHUNKKV_SELECTOR_PAGE,
 };
-enum chunkkv_pool { CHUNKKV_POOL_OF_PROFILE, CHUNKKV_POOL_NONE, CHUNKKV_POOL_AVG, CHUNKKV_POOL_MAX };
+enum chunkkv_pool { CHUNKKV_POOL_OF_PROFILE, CHUNKKV_POOL_NONE, CHUNKKV_POOL_AVG, CHUNKKV_POOL_MAX,
+        CHUNKKV_POOL_LEAK };
 enum chunkkv_norm { CHUNKKV_NORM_OF_PROFILE, CHUNKKV_NORM_SUM, CHUNKKV_NORM_MEAN, CHUNKKV_NORM_SEEN };
 enum chunkkv_heads { CHUNKKV_HEADS_OF_PROFILE, CHUNKKV_HEADS_SUM, CHUNKKV_HEADS_MAX, CHUNKKV_HEADS_EACH };
 enum chunkkv_group_heads { CHUNKKV_GROUP_OF_PROFILE, CHUNKKV_GROUP_SUM, CHUNKKV_GROUP_MAX, CHUNKKV_GROUP_MEAN };
@@ -458,10 +459,14 @@ struct chunkkv_policy {
         uint32_t fill, tight, align, join;      /* align: rows, 1 .. 1024 */
         double scale, softcap;          /* the model's; scale 0 = 1 / sqrt(head_dim_k), softcap 0 = none */
         uint32_t sliding;               /* rows of the model's sliding window; 0 = full attention */
-        uint32_t spike_keep, page, beta;
-        uint32_t heavy, recent_part;    /* millionths of the rows */
-        uint32_t group_heads, window_reduce, vote_rows;
-        struct chunkkv_count contrast_first, contrast_end, mute;
+        uint32_t spike_keep;            /* SELECTOR_CHUNK_EG: rows of a chunk whose weight lies in few, 1 .. chunk - 1 */
+        uint32_t page;                  /* SELECTOR_PAGE: rows, whole blocks; 0 = one block */
+        uint32_t beta;                  /* slope of PyramidKV's budgets over layers; 0 = equal budgets */
+        uint32_t heavy, recent_part;    /* SELECTOR_H2O: millionths of the rows, its budget */
+        uint32_t group_heads, window_reduce;
+        uint32_t vote_rows;             /* ROWS_MAX: the newest so many query rows, 1 .. window */
+        struct chunkkv_count contrast_first, contrast_end;      /* query rows back from the newest, whose mean is subtracted */
+        struct chunkkv_count mute;      /* first rows whose scores count as 0 */
         uint32_t layer_reduce;
 };
 
@@ -505,13 +510,13 @@ struct chunkkv_group_job {
 struct chunkkv_queries {
         struct chunkkv_slice data;
         uint32_t dtype;                 /* F32, F16 or BF16 */
-        uint32_t rows;                  /* 1 .. 256; more than the policy's window: the newest of them vote */
+        uint32_t rows;                  /* 1 .. 256, with SELECTOR_H2O physical_len; the newest of the window vote */
         uint32_t ring_start;            /* row r lies at ((ring_start + r) % rows) * row_stride */
         uint64_t layer_stride, head_stride, row_stride;
         const uint32_t *layers;         /* [layer_count] ascending: those present; none = all of all groups named */
         size_t layer_count;
         uint32_t last_row;              /* cache row of the newest query; 0 = physical_len - 1 */
-        struct chunkkv_slice lse;       /* float32 [layers][q_heads][rows]; optional */
+        struct chunkkv_slice lse;       /* float32 [layers][q_heads][rows], ln of softmax sums, in the ring's order; optional */
         struct chunkkv_slice sink_logits;       /* float32 [layers][q_heads]; optional */
 };
 
@@ -526,6 +531,7 @@ struct chunkkv_job {
         uint32_t reply_form;            /* chunkkv_reply_form; RUNS, ROWS, IN_REGION or NO_SETS */
         struct chunkkv_slice reply_to;  /* with IN_REGION: written there, for chunkkv_region_set_next() */
         bool single_pass;
+        bool want_kept_mass;            /* for chunkkv_kept_mass() */
 };
 
 /* ---- what was kept */
@@ -626,10 +632,22 @@ CHUNKKV_API struct chunkkv_result *chunkkv_result_free(struct chunkkv_result *re
 /**
  * chunkkv_set_find() - the kept set that holds for one layer and KV head
  *
+ * Where the KV heads of a layer share a set, it is that of every KV head.
+ *
  * Return: borrowed from the result; NULL if no set covers the layer, as when kept_all is not 0.
  */
 CHUNKKV_API const struct chunkkv_set *chunkkv_set_find(const struct chunkkv_group_result *group, uint32_t layer,
                                                        uint32_t kv_head);
+
+/**
+ * chunkkv_kept_mass() - with chunkkv_job.want_kept_mass: how much of its scores each layer kept
+ * @group:    index into result->groups
+ * @ret_mass: in the order of the group's layers: scores of the kept rows over those of all rows; NaN for a layer where
+ *            nothing was scored.  Borrowed from the result.
+ *
+ * Return: how many layers; 0, and nothing written, if it was not asked for or nothing was scored.
+ */
+CHUNKKV_API size_t chunkkv_kept_mass(const struct chunkkv_result *result, size_t group, const float **ret_mass);
 
 /* A kept set as it lies in memory after CHUNKKV_REPLY_IN_REGION. */
 struct chunkkv_region_set {

@@ -169,6 +169,7 @@ int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chu
         message->reply_form = (Chunkkv__V1__ReplyForm)job->reply_form;
         message->reply_to = slice_encode(arena, &job->reply_to);
         message->single_pass = job->single_pass;
+        message->want_kept_mass = job->want_kept_mass;
         message->queries = job->queries ? queries_encode(arena, job->queries) : NULL;
         message->groups = ckv__arena_take(arena, job->group_count, sizeof(*message->groups));
         for (size_t i = 0; message->groups && i < job->group_count; i++) {

@@ -162,15 +162,36 @@ int ckv__result_new(struct ckv__request *request, struct chunkkv_result **ret_re
 
 const struct chunkkv_set *chunkkv_set_find(const struct chunkkv_group_result *group, uint32_t layer, uint32_t kv_head) {
         const struct chunkkv_set *found = NULL;
+        uint32_t first = 0, heads = 0;
 
+        /* the sets of the newest layer named up to this one: one, or one for each KV head */
         for (size_t i = 0; i < group->set_count; i++) {
                 const struct chunkkv_set *set = &group->sets[i];
 
-                if (set->kv_head == kv_head && set->layer_first <= layer && (!found ||
-                                                                             set->layer_first > found->layer_first))
+                if (set->layer_first > layer || (heads > 0 && set->layer_first < first))
+                        continue;
+                if (heads == 0 || set->layer_first > first) {
+                        first = set->layer_first;
+                        heads = 0;
+                        found = NULL;
+                }
+                heads++;
+                if (set->kv_head == kv_head || (set->kv_head == 0 && !found))
                         found = set;
         }
-        return found;
+        return heads <= 1 || found->kv_head == kv_head ? found : NULL;
+}
+
+size_t chunkkv_kept_mass(const struct chunkkv_result *result, size_t group, const float **ret_mass) {
+        const struct owned_result *owned = (const struct owned_result *)(const void *)result;
+        const Chunkkv__V1__GroupResult *message;
+
+        if (!owned->reply || !owned->reply->compressed || group >= owned->reply->compressed->n_groups)
+                return 0;
+        message = owned->reply->compressed->groups[group];
+        if (message->n_kept_mass > 0)
+                *ret_mass = message->kept_mass;
+        return message->n_kept_mass;
 }
 
 bool chunkkv_runs_next(const uint32_t *runs, size_t count, struct chunkkv_cursor *cursor, uint32_t *ret_first,
