@@ -5,6 +5,7 @@
 #include "tests/support_subject.h"
 
 #include "kernels/reference.h"
+#include "kernels/steps.h"
 #include "tests/support_gap.h"
 
 #include <check.h>
@@ -69,6 +70,9 @@ uint32_t subject_compare_plans(const struct subject *subject, uint64_t seed, con
 
 void subject_compare_moves(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
                            struct random_job *reference, struct random_job *fast) {
+        const uint32_t batch_rows = (uint32_t)(seed % 4) * 20;
+        _Atomic uint32_t done = 0;
+
         for (uint32_t i = 0; i < reference->job->group_count; i++)
                 for (uint32_t k = 0; k < reference->job->groups[i].kept_count; k++) {
                         ckv_kept_deinit(&fast->job->groups[i].kept[k]);
@@ -76,8 +80,13 @@ void subject_compare_moves(const struct subject *subject, struct ckv_backend *ba
                                 ckv_kept_copy(&reference->job->groups[i].kept[k], &fast->job->groups[i].kept[k]), 0);
                 }
         ckv_ref_run_move(reference->job);
+        if (seed % 2)
+                fast->job->steps = (struct ckv_job_steps){
+                        .batch_rows = batch_rows, .count = ckv_steps_count(fast->job, batch_rows, UINT32_MAX), .done = &done };
         subject_run(subject, backend, fast->job, CKV_STAGE_MOVE);
         ck_assert_int_eq(fast->job->outcome, CKV_JOB_OK);
+        ck_assert_uint_eq(done, fast->job->steps.count);
+        fast->job->steps = (struct ckv_job_steps){ 0 };
         for (uint32_t i = 0; i < reference->memory_count; i++)
                 ck_assert_msg(memcmp(reference->memory[i].bytes, fast->memory[i].bytes, reference->memory[i].size) == 0,
                               "%s, job %" PRIu64 ": other bytes in allocation %u", subject->name, seed, i);

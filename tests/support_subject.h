@@ -35,7 +35,8 @@ void subject_run(const struct subject *subject, struct ckv_backend *backend, str
 uint32_t subject_compare_plans(const struct subject *subject, uint64_t seed, const struct ckv_job *reference,
                                const struct ckv_job *fast);
 
-/* subject_compare_moves() - both move the reference's rows; asserts that all bytes of all allocations are equal */
+/* subject_compare_moves() - both move the reference's rows, the backend in steps if @seed is odd; asserts that all bytes of all
+ * allocations are equal, and the count of steps */
 void subject_compare_moves(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
                            struct random_job *reference, struct random_job *fast);
 

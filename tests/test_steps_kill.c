@@ -188,8 +188,8 @@ static int pass_under(const char *variable, const char *value, uint64_t *ret_nse
 }
 
 START_TEST(orders_are_obeyed_or_refused) {
-        static const char *const bad[] = { "score_slices:1", "score_slic:1", ":1", "", "score_slice", "score_slice:0", "score_slice:1x",
-                                           "score_slice:1:5" };
+        static const char *const bad[] = { "score_slices:1", "score_slic:1", ":1", "", "score_slice", "score_slice:0",
+                                           "score_slice:1x", "score_slice:1:5" };
         uint64_t nsec;
 
         ck_assert_int_eq(pass_under("CHUNKKVD_KILL_AT", "score_slice:2", &nsec), SIGKILL);
