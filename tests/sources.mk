@@ -17,7 +17,7 @@ test_runs_LIBS := proto base
 test_runs_LDLIBS := $(CHECK_LDLIBS)
 
 # the scalar reference and the selection
-TESTS += test_policy test_select test_reference_math test_reference test_compact test_steps test_steps_kill test_golden
+TESTS += test_policy test_select test_reference_math test_reference test_compact test_batches test_steps test_steps_kill test_golden
 test_policy_SOURCES := tests/test_policy.c
 test_policy_LIBS := kernels base
 test_policy_LDLIBS := $(CHECK_LDLIBS)
@@ -33,6 +33,9 @@ test_reference_LDLIBS := $(CHECK_LDLIBS)
 test_compact_SOURCES := tests/test_compact.c tests/support_moves.c
 test_compact_LIBS := kernels base
 test_compact_LDLIBS := $(CHECK_LDLIBS)
+test_batches_SOURCES := tests/test_batches.c tests/support_moves.c
+test_batches_LIBS := kernels base
+test_batches_LDLIBS := $(CHECK_LDLIBS)
 test_steps_SOURCES := tests/test_steps.c tests/support_moves.c
 test_steps_LIBS := kernels base
 test_steps_LDLIBS := $(CHECK_LDLIBS)
