@@ -189,6 +189,8 @@ START_TEST(end_to_end_variants) {
         ck_assert_str_eq(plan_variant(kvpress, 200000), "45-47");
         ck_assert_str_eq(plan_variant((struct ckv_policy){ .value_weight = CKV_WEIGHT_L2 }, 500000),
                          "0-4 10-14 20-29 44-47");
+        ck_assert_str_eq(plan_variant((struct ckv_policy){ .scorer = CKV_SCORER_KNORM }, 500000), "0-9 15-19 30-34 44-47");
+        ck_assert_str_eq(plan_variant((struct ckv_policy){ .scorer = CKV_SCORER_KEYDIFF }, 500000), "0-4 10-24 44-47");
         ck_assert_str_eq(plan_variant((struct ckv_policy){ .profile = CKV_PROFILE_PAPER }, 500000),
                          "0-4 10-14 25-29 44-47");
         ck_assert_str_eq(
