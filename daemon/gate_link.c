@@ -23,6 +23,7 @@
 #include "daemon/daemon.h"
 #include "daemon/gate_channel.h"
 #include "daemon/gate_spawn.h"
+#include "daemon/gate_stats.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -48,6 +49,7 @@ struct ckv_gate_link {
         uint64_t waiting_since_nsec;            /* oldest ping without a pong; 0 = none */
         uint64_t ticked_nsec;                   /* when on_tick() ran last */
         bool ready;
+        struct ckv_gate_stats stats;
         uint64_t deaths, died_nsec[DEATHS_N];   /* died_nsec[n % DEATHS_N]: of death n, from 0 */
         uint8_t *attachment;                    /* [CKV_ATTACHMENT_MAX_BYTES] of the record at hand; of malloc, so aligned */
 };
@@ -141,8 +143,15 @@ static bool record_take(struct ckv_gate_link *link) {
         if (record.head.type == CKV_RECORD_PONG) {
                 link->waiting_since_nsec = 0;
                 link->ready = true;
-        } else
+        } else if (record.head.type == CKV_RECORD_STATS) {
+                if (!ckv_gate_stats_take(&link->stats, link->endpoint->name, &record.body.stats))
+                        ckv_gate_link_kill(link, "impossible counts");
+        } else {
+                /* GONE names nobody */
+                if (record.head.type != CKV_RECORD_GONE)
+                        ckv_gate_stats_note(&link->stats, record.head.uid);
                 ckv_dispatch_record(link->endpoint, link->incarnation, &record, link->attachment, record.head.ring_bytes);
+        }
         return connected(link);
 }
 
@@ -199,6 +208,7 @@ static void note_death(struct ckv_gate_link *link) {
 
 static int on_exit_event(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
         struct ckv_gate_link *link = userdata;
+        char uids[CKV_GATE_UIDS_TEXT];
         pid_t pid = link->process.pid;
         int status;
 
@@ -211,8 +221,9 @@ static int on_exit_event(sd_event_source *source, int fd, uint32_t revents, void
         if (!ckv_gate_process_reap(&link->process, 0, &status))
                 return 0;
         note_death(link);
-        ckv_log(CKV_LOG_WARNING, GATE_DIED, "endpoint=%s pid=%d %s=%d deaths=%" PRIu64, link->endpoint->name, (int)pid,
-                WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), link->deaths);
+        ckv_log(CKV_LOG_WARNING, GATE_DIED, "endpoint=%s pid=%d %s=%d deaths=%" PRIu64 " uids=%s", link->endpoint->name, (int)pid,
+                WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), link->deaths,
+                ckv_gate_stats_uids(&link->stats, uids));
         return 0;
 }
 
@@ -243,10 +254,12 @@ static int gate_start(struct ckv_gate_link *link) {
         struct ckv_gate_process *process = &link->process;
         int r, status;
 
-        r = ckv_gate_process_spawn(link->daemon->options->gate, link->endpoint->name, link->endpoint->stream_fd, process);
+        r = ckv_gate_process_spawn(link->daemon->options->gate, link->endpoint->name, link->daemon->options->sandbox,
+                                   link->endpoint->stream_fd, process);
         if (r)
                 return ckv_error_trace(r);
         link->incarnation++;
+        ckv_gate_stats_reset(&link->stats);
         ckv_gate_channel_init(&link->channel, process->pair_fd, &process->to_core, &process->to_gate);
         r = sd_event_add_io(link->daemon->event, &link->pair_source, process->pair_fd, EPOLLIN, on_pair, link);
         if (r >= 0)

@@ -10,7 +10,8 @@
  * exception.
  *
  * Limits of the process (memory, descriptors, seccomp) are the gate's own
- * work, before it touches a byte of a client.
+ * work, before it touches a byte of a client.  Until then it has the filter of
+ * the core (daemon/sandbox.c), which a child cannot take off.
  */
 #include "daemon/gate_spawn.h"
 
@@ -109,10 +110,10 @@ static int attributes_set(posix_spawnattr_t *attributes) {
 }
 
 /* spawn_with() - posix_spawn with @fds[i], all above the range, at CKV_GATE_FD_LISTEN + i */
-static int spawn_with(const char *path, const char *endpoint, const int fds[static FDS_N], pid_t *ret_pid) {
-        char program[] = "chunkkv-gate", argument[64];
+static int spawn_with(const char *path, const char *endpoint, bool sandbox, const int fds[static FDS_N], pid_t *ret_pid) {
+        char program[] = "chunkkv-gate", off[] = "sandbox=off", argument[64];
         char *environment[ENVIRONMENT_N + 2] = { NULL };
-        char *argv[] = { program, argument, NULL };
+        char *argv[] = { program, argument, sandbox ? NULL : off, NULL };
         posix_spawn_file_actions_t actions;
         posix_spawnattr_t attributes;
         int r;
@@ -179,12 +180,13 @@ static int process_make(struct ckv_gate_process *process, int listen_fd, int ret
         return 0;
 }
 
-int ckv_gate_process_spawn(const char *path, const char *endpoint, int listen_fd, struct ckv_gate_process *ret_process) {
+int ckv_gate_process_spawn(const char *path, const char *endpoint, bool sandbox, int listen_fd,
+                           struct ckv_gate_process *ret_process) {
         struct ckv_gate_process process = CKV_GATE_PROCESS_NONE;
         int fds[FDS_N] = { -1, -1, -1, -1 }, r, status;
 
         r = process_make(&process, listen_fd, fds);
-        r = r ? r : spawn_with(path, endpoint, fds, &process.pid);
+        r = r ? r : spawn_with(path, endpoint, sandbox, fds, &process.pid);
         for (int i = 0; i < FDS_N; i++)
                 (void)ckv_close(fds[i]);
         if (!r) {

@@ -34,7 +34,8 @@ int ckv_gate_path_find(const char *option, char **ret_path);
 /**
  * ckv_gate_process_spawn() - start a gate
  * @path:      of the program
- * @endpoint:  its only argument, for ps(1)
+ * @endpoint:  its argument, for ps(1)
+ * @sandbox:   false: a second argument asks it to serve without its filters
  * @listen_fd: listening socket, *NOT* consumed
  *
  * The child has stdin from /dev/null, our stdout and stderr, descriptors 3 to 6 of proto/records.h, no blocked signal,
@@ -42,7 +43,8 @@ int ckv_gate_path_find(const char *option, char **ret_path);
  *
  * Return: 0 or -errno, exec's errors included.
  */
-int ckv_gate_process_spawn(const char *path, const char *endpoint, int listen_fd, struct ckv_gate_process *ret_process);
+int ckv_gate_process_spawn(const char *path, const char *endpoint, bool sandbox, int listen_fd,
+                           struct ckv_gate_process *ret_process);
 
 /* ckv_gate_process_kill() - SIGKILL, if it still runs; it is to be reaped all the same */
 void ckv_gate_process_kill(const struct ckv_gate_process *process);

@@ -2,8 +2,8 @@
  * chunkkvd: compresses KV caches of inference engines, in place.
  *
  * This file makes a well-behaved process (descriptors, signals, core dumps,
- * limits), then builds the daemon from the inside out: lock, device, sockets,
- * gates.  It runs the event loop until daemon/lifecycle.c ends it, and takes
+ * limits), then builds the daemon from the inside out: lock, sockets, sandbox,
+ * device, gates.  It runs the event loop until daemon/lifecycle.c ends it, and takes
  * everything down in reverse.
  *
  * Exit status: 0 after SIGTERM or SIGINT; 1 where it could not start, with a
@@ -19,6 +19,7 @@
 #include "daemon/lifecycle.h"
 #include "daemon/reload.h"
 #include "daemon/runtime_dir.h"
+#include "daemon/sandbox.h"
 
 #include <errno.h>
 #include <linux/close_range.h>
@@ -118,12 +119,16 @@ static int daemon_open(struct ckv_daemon *daemon) {
         r = sd_event_default(&daemon->event);
         if (r < 0)
                 return failed("event loop", r);
-        r = open_backend(daemon);
-        if (r)
-                return r;
         r = ckv_endpoints_open(daemon);
         if (r)
                 return r < 0 ? failed("sockets", r) : -EADDRINUSE;
+        /* the names of users are looked up and the sockets bound: no file is made any more; the first thread is the backend's */
+        r = ckv_sandbox_enter(daemon->options);
+        if (r)
+                return r;
+        r = open_backend(daemon);
+        if (r)
+                return r;
         r = ckv_engine_start(daemon);
         return r ? failed("engine", r) : 0;
 }

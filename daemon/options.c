@@ -18,7 +18,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum type { TYPE_COUNT, TYPE_SIZE, TYPE_OCTAL, TYPE_LEVEL, TYPE_TEXT, TYPE_NAMES };
+enum type { TYPE_COUNT, TYPE_SIZE, TYPE_OCTAL, TYPE_LEVEL, TYPE_SWITCH, TYPE_TEXT, TYPE_NAMES };
 
 struct spec {
         const char *name;       /* as in C: underscores */
@@ -59,6 +59,7 @@ static void set_COUNT(uint64_t *member, uint64_t value) {
 #define set_SIZE set_COUNT
 #define set_OCTAL set_COUNT
 #define set_LEVEL set_COUNT
+#define set_SWITCH set_COUNT
 
 static void set_TEXT(const char **member, const char *value) {
         *member = value;
@@ -95,6 +96,8 @@ static const char *value_format(enum type type, uint64_t value, char ret_text[st
         for (size_t l = 0; type == TYPE_LEVEL && l < CKV_ARRAY_SIZE(levels); l++)
                 if (levels[l].level == value)
                         return levels[l].text;
+        if (type == TYPE_SWITCH)
+                return value ? "on" : "off";
         while (type == TYPE_SIZE && value && value % 1024 == 0 && i + 2 < sizeof(suffixes)) {
                 value /= 1024;
                 i++;
@@ -152,6 +155,13 @@ static bool level_parse(const char *text, uint64_t *ret_value) {
         return false;
 }
 
+static bool switch_parse(const char *text, uint64_t *ret_value) {
+        bool on = strcmp(text, "on") == 0;
+
+        *ret_value = on;
+        return on || strcmp(text, "off") == 0;
+}
+
 static bool value_parse(const struct spec *spec, const char *text, uint64_t *ret_value) {
         const char *end;
 
@@ -160,6 +170,8 @@ static bool value_parse(const struct spec *spec, const char *text, uint64_t *ret
                 return size_parse(text, ret_value);
         case TYPE_LEVEL:
                 return level_parse(text, ret_value);
+        case TYPE_SWITCH:
+                return switch_parse(text, ret_value);
         case TYPE_OCTAL:
         case TYPE_COUNT:
         default:
@@ -177,6 +189,8 @@ static int number_set(struct ckv_options *options, const struct spec *spec, cons
         }
         if (spec->type == TYPE_LEVEL)
                 fprintf(err, "%s: must be error, warning, notice, info or debug, is \"%s\"\n", flag_format(spec->name, flag), text);
+        else if (spec->type == TYPE_SWITCH)
+                fprintf(err, "%s: must be on or off, is \"%s\"\n", flag_format(spec->name, flag), text);
         else
                 fprintf(err, "%s: must be %s to %s%s%s, is \"%s\"\n", flag_format(spec->name, flag),
                         value_format(spec->type, spec->min, min), value_format(spec->type, spec->max, max), *spec->unit ? " " : "",

@@ -25,6 +25,7 @@ struct ckv_option_names {
 #define CKV_OPTION_SIZE uint64_t
 #define CKV_OPTION_OCTAL uint64_t
 #define CKV_OPTION_LEVEL uint64_t
+#define CKV_OPTION_SWITCH uint64_t
 #define CKV_OPTION_TEXT const char *
 #define CKV_OPTION_NAMES struct ckv_option_names
 

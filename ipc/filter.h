@@ -10,7 +10,7 @@
 
 /* One line of a table. Several lines of one call are alternatives. */
 struct ckv_filter_call {
-        int number;                     /* SYS_* */
+        int number;                     /* SCMP_SYS(name) */
         uint16_t error;                 /* 0: the call is allowed; else it fails with this errno */
         uint8_t argument;               /* from 0; looked at where mask is not 0 */
         uint64_t mask, value;           /* the line applies where (argument & mask) == value */

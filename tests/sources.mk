@@ -140,7 +140,7 @@ TESTS += test_gate_channel test_gate_link
 test_gate_channel_SOURCES := tests/test_gate_channel.c tests/support_files.c daemon/gate_channel.c
 test_gate_channel_LIBS := ipc base
 test_gate_channel_LDLIBS := $(CHECK_LDLIBS)
-test_gate_link_SOURCES := tests/test_gate_link.c tests/support_files.c daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c \
+test_gate_link_SOURCES := tests/test_gate_link.c tests/support_files.c daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c daemon/gate_stats.c \
         daemon/loop_thread.c daemon/options.c daemon/access.c
 test_gate_link_LIBS := proto ipc base
 test_gate_link_LDLIBS := $(CHECK_LDLIBS) -lsystemd
@@ -211,6 +211,7 @@ TESTS += test_cpu_turns
 test_cpu_turns_SOURCES := tests/test_cpu_turns.c tests/support_endless.c
 test_cpu_turns_LIBS := kernels base
 test_cpu_turns_LDLIBS := $(CHECK_LDLIBS)
+
 # the scorers, by hand and on random caches
 TESTS += test_scorers test_scorers_random
 test_scorers_SOURCES := tests/test_scorers.c

@@ -27,11 +27,11 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <sched.h>
+#include <seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 enum { NOFILE = 512, DATA_MIB = 256 };
 
@@ -78,9 +78,9 @@ int ckv_sandbox_files(void) {
         return r < 0 ? ckv_error_trace(r) : 0;
 }
 
-#define ALLOW(call) { .number = SYS_##call }
+#define ALLOW(call) { .number = SCMP_SYS(call) }
 /* only where these bits of an argument have this value */
-#define ALLOW_IF(call, n, bits, bits_value) { .number = SYS_##call, .argument = (n), .mask = (bits), .value = (bits_value) }
+#define ALLOW_IF(call, n, bits, bits_value) { .number = SCMP_SYS(call), .argument = (n), .mask = (bits), .value = (bits_value) }
 #define ALL_BITS UINT32_MAX
 
 int ckv_sandbox_calls(void) {
