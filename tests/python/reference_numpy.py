@@ -1,7 +1,7 @@
 """An independent model of what chunkkvd computes, in NumPy and binary64.
 
 Written from the specification (rules R1 to R54) alone and never from the C sources, so that a shared
-misreading shows up as a difference.  It covers the scorers `window` and `raw_qk` with their options, scores
+misreading shows up as a difference.  It covers every scorer with its options (reference_scorers.py), scores
 given by the caller, the selectors `chunk`, `chunk_at` and `token`, one set for all layers and reuse, and the
 profiles `default`, `retrieval`, `paper` and `kvpress`.  It is meant to be read: nothing in it is fast, and
 sums may be associated differently from the C reference, which rule R32 allows for.
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+import reference_scorers as scorers
 
 F64 = NDArray[np.float64]
 F32 = NDArray[np.float32]
@@ -64,9 +66,17 @@ class Params:
     softcap: float = 0.0
     sliding: int = 0
     layers: str = "each"
+    layer_reduce: str = "sum"  # layers = one
     reuse: int = 1
     join: str = "cut"
     last_row: int | None = None  # cache row of the newest query
+    window_reduce: str | None = None
+    vote_rows: int | None = None
+    contrast_first: int | None = None
+    contrast_end: int | None = None
+    mute: int | None = None
+    lse: F32 | None = None  # [Hq][query rows]
+    sink_logits: F32 | None = None  # [Hq]
 
     def _of_profile(self, name: str) -> Any:
         given = getattr(self, name)
@@ -74,6 +84,8 @@ class Params:
 
     @property
     def w(self) -> int:
+        if self.scores_by in scorers.QUERY_FREE and self.profile not in ("kvpress", "paper"):
+            return 32  # counts in r and min_tokens
         return int(self._of_profile("window"))
 
     @property
@@ -82,15 +94,31 @@ class Params:
 
     @property
     def n_s(self) -> int:
-        return self.sinks if self.sinks is not None else 4
+        return int(self._of_profile("sinks"))
 
     @property
     def r(self) -> int:
-        return self.recent if self.recent is not None else self.w
+        recent = self._of_profile("recent")
+        return self.w if recent is None else int(recent)
 
     @property
     def shortest(self) -> int:
-        return self.min_tokens if self.min_tokens is not None else self.w + self.c + self.n_s
+        shortest = self._of_profile("min_tokens")
+        return self.w + self.c + self.n_s if shortest is None else int(shortest)
+
+    @property
+    def votes(self) -> int:
+        """Rows of the window whose largest weight counts."""
+        return min(int(self._of_profile("vote_rows") or self.w), self.w)
+
+    @property
+    def contrast(self) -> tuple[int, int]:
+        """Query rows back from the newest, half open; empty: none."""
+        return int(self._of_profile("contrast_first") or 0), int(self._of_profile("contrast_end") or 0)
+
+    @property
+    def muted(self) -> int:
+        return int(self._of_profile("mute"))
 
     @property
     def scores_by(self) -> str:
@@ -103,13 +131,17 @@ class Params:
 
 def _profile(**other: object) -> dict[str, object]:
     return {"scorer": "window", "window": 32, "chunk": 10, "pool": "none", "pool_size": 5, "norm": "sum",
-            "group_heads": "sum", "heads": "sum", "unit_reduce": "mean", **other}
+            "group_heads": "sum", "heads": "sum", "unit_reduce": "mean", "window_reduce": "sum", "vote_rows": None,
+            "sinks": 4, "recent": None, "min_tokens": None, "contrast_first": None, "contrast_end": None, "mute": 0,
+            **other}
 
 
 PROFILES: dict[str, dict[str, object]] = {
     "default": _profile(),
     "retrieval": _profile(window=8, pool="max", pool_size=13, group_heads="max", heads="max"),
     "paper": _profile(scorer="raw_qk", unit_reduce="sum"),
+    "vote": _profile(window=8, pool="max", pool_size=21, group_heads="max", heads="max", window_reduce="max",
+                     vote_rows=8, sinks=1, recent=4, min_tokens=22, contrast_first=32, contrast_end=64, mute=4),
     "kvpress": _profile(window=64, chunk=20, pool="avg", norm="mean", group_heads="mean"),
 }
 
@@ -141,53 +173,8 @@ def ranges(rows: Rows) -> list[list[int]]:
     return [[int(part[0]), int(part[-1]) + 1] for part in np.split(rows, cuts)]
 
 
-def attention(q: F32, k: F32, p: Params, pos: Rows) -> F64:
-    """S1, scorers `window` and `raw_qk`: q [w][Hq][d], k [L][Hkv][d] give A [Hq][L]."""
-    w, hq, d = q.shape
-    length, hkv, _ = k.shape
-    raw = p.scores_by == "raw_qk"
-    scale = 1.0 if raw else p.scale or 1.0 / np.sqrt(float(d))
-    last = length - 1 if p.last_row is None else p.last_row
-    qpos = pos[last - w + 1 : last + 1]
-    allowed = np.ones((w, length), bool) if raw else pos[None, :] <= qpos[:, None]
-    if p.sliding and not raw:
-        allowed &= qpos[:, None] - pos[None, :] < p.sliding
-    out = np.zeros((hq, length))
-    keys = k.astype(np.float64)
-    for h in range(hq):
-        key = keys[:, h // (hq // hkv), :]
-        # R34: what the mask forbids is left out, whatever it holds
-        logits = q[:, h, :].astype(np.float64) @ np.where(allowed.any(0)[:, None], key, 0.0).T * scale
-        if raw:
-            out[h] = logits.sum(axis=0)
-            continue
-        if p.softcap > 0:
-            logits = p.softcap * np.tanh(logits / p.softcap)
-        logits = np.where(allowed, logits, -np.inf)
-        e = np.exp(logits - logits.max(axis=1, keepdims=True))
-        out[h] = (e / e.sum(axis=1, keepdims=True)).sum(axis=0)
-    norm = p.how("norm")
-    return out / {"sum": 1, "mean": w, "seen": np.maximum(allowed.sum(axis=0), 1)}[norm]
-
-
-def pooled(a: F64, p: Params) -> F64:
-    """S2 over rows j < L - w; the window's own rows stay as they are."""
-    how = p.how("pool")
-    if how == "none":
-        return a
-    size = int(p.how("pool_size"))
-    half = (size - 1) // 2
-    end = a.shape[1] - p.w
-    # missing neighbours: zero in an average, nothing in a maximum
-    padded = np.pad(a[:, :end], ((0, 0), (half, half)), constant_values=0.0 if how == "avg" else -np.inf)
-    near = np.stack([padded[:, i : i + end] for i in range(size)])
-    out = a.copy()
-    out[:, :end] = near.sum(axis=0) / size if how == "avg" else near.max(axis=0)
-    return out
-
-
 def reduced(a: F64, v: F32 | None, hkv: int, p: Params) -> F64:
-    """S3: from A [Hq][L] to T[j]."""
+    """S3: from A [Hq][L], or S [Hkv][L], to T[j]; heads = each: T [Hkv][L]."""
     length = a.shape[1]
     grouped = a.reshape(hkv, -1, length)
     s: F64 = {"sum": grouped.sum, "mean": grouped.mean, "max": grouped.max}[p.how("group_heads")](axis=1)
@@ -196,14 +183,16 @@ def reduced(a: F64, v: F32 | None, hkv: int, p: Params) -> F64:
         value = v.astype(np.float64)
         norm = np.abs(value).sum(2) if p.value_weight == "l1" else np.sqrt((value * value).sum(2))
         s = s * norm.T
+    if p.how("heads") == "each":
+        return s
     return s.sum(axis=0) if p.how("heads") == "sum" else s.max(axis=0)
 
 
 def row_scores(q: F32, k: F32, v: F32 | None, p: Params, pos: Rows | None = None) -> F64:
-    """S1 to S3: one number T[j] for each row, all heads together."""
+    """S1 to S3: one number T[j] for each row, all heads together; heads = each: [Hkv][L]."""
     length, hkv, _ = k.shape
     pos = np.arange(length) if pos is None else pos
-    return reduced(pooled(attention(q[len(q) - p.w :], k, p, pos), p), v, hkv, p)
+    return reduced(scorers.scores(q, k, v, p, pos), v, hkv, p)
 
 
 def raw_tolerance(q: F32, k: F32, v: F32 | None, p: Params) -> float:
@@ -277,7 +266,7 @@ def settle(length: int, p: Params, pos: Rows) -> Plan | None:
     budget = budget_rows(length, p)
     if length == 0:
         return Plan(everything, "empty", budget)
-    if length < p.shortest or length < p.w:
+    if length < p.shortest or (p.scores_by not in scorers.QUERY_FREE and length < p.w):
         return Plan(everything, "short", budget)
     if budget >= length:
         return Plan(everything, "fits", budget)
@@ -408,9 +397,15 @@ def plan_layers(layers: Sequence[Layer], p: Params, pos: Rows | None = None) -> 
     c = {i: scores_of_units(t[i], unit_of_row, p) for i in scored}
     t32 = {i: to_f32(t[i]) for i in scored}
     if p.layers == "one":
-        # in binary64, ascending, then rounded once
-        one = walk(to_f32(np.sum([c[i].astype(np.float64) for i in scored], axis=0)),
-                   to_f32(np.sum([t32[i].astype(np.float64) for i in scored], axis=0)), length, p, pos)
+        if p.layer_reduce == "top4":
+            best = np.sort(np.stack([t[i] for i in scored]), axis=0)[::-1][:4]
+            t32_one = to_f32(best.sum(axis=0) / len(best))
+            c_one = scores_of_units(t32_one.astype(np.float64), unit_of_row, p)
+        else:
+            # in binary64, ascending, then rounded once
+            c_one = to_f32(np.sum([c[i].astype(np.float64) for i in scored], axis=0))
+            t32_one = to_f32(np.sum([t32[i].astype(np.float64) for i in scored], axis=0))
+        one = walk(c_one, t32_one, length, p, pos)
         tolerances = [x for x in (with_tolerance(one, layers[i], p).tolerance for i in scored) if x is not None]
         return [replace(one, tolerance=sum(tolerances) if tolerances else None)] * len(layers)
     plans = {i: with_tolerance(walk(c[i], t32[i], length, p, pos), layers[i], p) for i in scored}

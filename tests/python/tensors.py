@@ -51,12 +51,6 @@ def golden() -> list[dict[str, Any]]:
 
 
 ABOUT = {"file", "layer", "profile", "kept", "kept_count"}
-OF_METHODS = {"knorm", "keydiff"}  # scorers that reference_numpy does not cover
-
-
-def is_covered(case: dict[str, Any]) -> bool:
-    """A case of the scorers and selectors that reference_numpy has."""
-    return case.get("scorer") not in OF_METHODS
 
 
 def params(case: dict[str, Any]) -> Params:
@@ -214,6 +208,8 @@ END_TO_END = [
     _end_to_end("avg5", "0-4 15-29 44-47", pool="avg", pool_size=5),
     _end_to_end("max7", "0-1 5-7 15-29 44-47", pool="max", pool_size=7),
     _end_to_end("l2", "0-4 10-14 20-29 44-47", value_weight="l2"),
+    _end_to_end("knorm", "0-9 15-19 30-34 44-47", scorer="knorm"),
+    _end_to_end("keydiff", "0-4 10-24 44-47", scorer="keydiff"),
     _end_to_end("paper-raw_qk", "0-4 10-14 25-29 44-47", profile="paper"),
     _end_to_end("paper-window", "0-4 10-14 20-29 44-47", profile="paper", scorer="window"),
     _end_to_end("kvpress5", "15-29 40-47", profile="kvpress"),
