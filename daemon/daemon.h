@@ -17,7 +17,10 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
+struct ckv_closer;
+struct ckv_file;
 struct ckv_gate_link;
+struct ckv_mapped;
 struct ckv_side_conn;
 struct ckv_session;
 struct ckv_daemon;
@@ -47,6 +50,9 @@ struct ckv_daemon {
         uint32_t endpoint_count;
         struct ckv_tenant *tenants;     /* hash by uid */
         struct ckv_session *sessions;   /* hash by token */
+        struct ckv_file *files;         /* hash: files of which something is mapped; of daemon/mapped.c */
+        struct ckv_mapped *mapped;      /* hash: what is mapped */
+        struct ckv_closer *closer;      /* daemon/closer.c */
         uint64_t mapped_bytes;          /* that one user may register: --mapped-bytes, or what the memory limit leaves */
         struct ckv_share shares[_CKV_SLOT_N];   /* what all tenants draw from together */
         bool draining;                  /* SIGTERM: new work is refused, running jobs end */

@@ -110,13 +110,15 @@ static bool serve_register(const struct call *call, struct ckv_answer *answer, s
         uint32_t id = call->record->body.id.id;
         struct ckv_region *region;
         struct ckv_cache *cache;
+        bool shared;
 
         switch (call->record->head.type) {
         case CKV_RECORD_REGISTER_REGION:
-                if (!ckv_region_register(call->session, call->record, ret_status, &region))
+                if (!ckv_region_register(call->session, call->record, ret_status, &region, &shared))
                         return false;
                 result->answer = CKV_ANSWER_REGION;
                 result->u.region.region_id = region->id;
+                result->u.region.shared = shared;
                 return true;
         case CKV_RECORD_UNREGISTER_REGION:
                 return ckv_region_unregister(call->session, id, ret_status);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/macros.h"
 #include "base/random.h"
+#include "daemon/closer.h"
 #include "daemon/daemon.h"
 #include "daemon/endpoints.h"
 #include "daemon/gate_spawn.h"
@@ -129,12 +130,14 @@ static int daemon_open(struct ckv_daemon *daemon) {
         r = open_backend(daemon);
         if (r)
                 return r;
-        r = ckv_engine_start(daemon);
+        r = ckv_closer_start(daemon);
+        r = r ? r : ckv_engine_start(daemon);
         return r ? failed("engine", r) : 0;
 }
 
 static void daemon_close(struct ckv_daemon *daemon) {
         ckv_engine_stop(daemon);
+        ckv_closer_stop(daemon);
         ckv_endpoints_close(daemon);
         if (daemon->backend)
                 daemon->backend = daemon->ops->close(daemon->backend);

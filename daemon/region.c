@@ -1,8 +1,9 @@
 /*
  * Registering, looking after and letting go of shared memory.  The memfd came
  * over the side socket, so the kernel itself told who sent it; this file
- * checks what it is (again: minutes may lie between offer and registration),
- * charges for it, and only then maps it.
+ * checks what it is (again: minutes may lie between offer and registration) and
+ * charges for the region; daemon/mapped.c charges for the memory and maps it,
+ * unless the user has it mapped already.
  *
  * The mapping is sealed against shrinking, so reading it cannot fault for lack
  * of file.  A hole punched later reads as zeros; ckv_region_intact() notices.
@@ -11,7 +12,9 @@
 
 #include "base/checked.h"
 #include "base/macros.h"
+#include "daemon/closer.h"
 #include "daemon/daemon.h"
+#include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/session.h"
 #include "ipc/memfd.h"
@@ -43,41 +46,45 @@ static bool check_memfd(int fd, uint64_t declared, struct ckv_memfd_info *ret_in
         }
 }
 
-/* foreign_memory() - does a session of another user hold the same file? Then a mistake or an attack would share a cache. */
-static bool foreign_memory(const struct ckv_session *session, dev_t dev, ino_t ino) {
-        for (struct ckv_session *s = session->daemon->sessions; s; s = s->hh.next)
-                for (struct ckv_region *region = s->regions; s->tenant != session->tenant && region; region = region->hh.next)
-                        if (region->place.dev == dev && region->place.ino == ino)
-                                return true;
-        return false;
-}
+/* region_new() - charged and mapped, in no table yet; @fd is consumed. Return: NULL with @status. */
+static struct ckv_region *region_new(struct ckv_session *session, int fd, const struct ckv_memfd_info *info,
+                                     const struct ckv_record_region *body, struct ckv_record_status *status, bool *ret_shared) {
+        bool writable = body->access == ACCESS_READ_WRITE;
+        struct ckv_charge charge = { 0 };
+        struct ckv_region *region;
 
-/* map_charged() - charge, then map; the region is complete or unchanged */
-static bool map_charged(struct ckv_session *session, struct ckv_region *region, const struct ckv_record_region *body,
-                        struct ckv_record_status *status) {
-        int r;
-
-        if (ckv_charge_init(&region->regions_charge, session->tenant, CKV_SLOT_REGIONS, 1))
-                return ckv_refuse_quota(status, session->tenant, CKV_SLOT_REGIONS, 1, CKV_F_NONE);
-        if (ckv_charge_init(&region->bytes_charge, session->tenant, CKV_SLOT_MAPPED_BYTES, body->size))
-                return ckv_refuse_quota(status, session->tenant, CKV_SLOT_MAPPED_BYTES, body->size, CKV_F_REGION_SIZE);
-        r = session->daemon->ops->map(session->daemon->backend, region->fd, body->offset, body->size, region->writable,
-                                      &region->mapping);
-        if (r == -EACCES || r == -EPERM)
-                return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_REGION_ACCESS, CKV_D_MAP_FAILED, (uint64_t)-r, 0, 0);
-        if (r)
-                return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_REGION_SIZE, CKV_D_MAP_FAILED, (uint64_t)-r, 0, 0);
-        return true;
+        if (ckv_charge_init(&charge, session->tenant, CKV_SLOT_REGIONS, 1)) {
+                ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
+                ckv_refuse_quota(status, session->tenant, CKV_SLOT_REGIONS, 1, CKV_F_NONE);
+                return NULL;
+        }
+        region = calloc(1, sizeof(*region));
+        if (!region) {
+                ckv_charge_deinit(&charge);
+                ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
+                ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+                return NULL;
+        }
+        ckv_charge_move(&charge, &region->charge);
+        if (!ckv_mapped_get(session, fd, info, body, writable, status, &region->mapped, ret_shared))
+                return ckv_region_free(region);
+        region->session = session;
+        region->fd = region->mapped->fd;
+        region->mapping = region->mapped->mapping;
+        region->place = (struct ckv_place){ info->dev, info->ino, body->offset, body->size };
+        region->writable = writable;
+        region->id = session->last_region_id + 1;
+        return region;
 }
 
 bool ckv_region_register(struct ckv_session *session, const struct ckv_record *record, struct ckv_record_status *ret_status,
-                         struct ckv_region **ret_region) {
+                         struct ckv_region **ret_region, bool *ret_shared) {
         const struct ckv_record_region *body = &record->body.region;
         struct ckv_memfd_info info;
         struct ckv_region *region;
         uint32_t kind;
         uint64_t offered;
-        _cleanup_close_ int fd = -1;
+        int fd;
 
         ckv_assert_loop_thread();
         if (body->source == CKV_SOURCE_CUDA_IPC)
@@ -96,26 +103,17 @@ bool ckv_region_register(struct ckv_session *session, const struct ckv_record *r
                 return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_NO_SIDE_CONNECTION, 0, 0, 0);
         if (!ckv_side_take(session->side, body->handle.memfd_token, &fd, &kind, &offered))
                 return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_UNKNOWN_TOKEN, 0, 0, 0);
-        if (!check_memfd(fd, offered, &info, ret_status))
-                return false;
-        if (body->size == 0 || !ckv_fits_u64(body->offset, body->size, info.size))
-                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_REGION_SIZE, CKV_D_FILE_SIZE, info.size, body->size, 0);
-        if (foreign_memory(session, info.dev, info.ino))
-                return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_REGION_MEMFD_TOKEN, CKV_D_FOREIGN_MEMORY, 0, 0, 0);
-
-        region = calloc(1, sizeof(*region));
-        if (!region)
-                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        region->session = session;
-        region->fd = fd;
-        fd = -1;        /* consumed by region */
-        region->place = (struct ckv_place){ info.dev, info.ino, body->offset, body->size };
-        region->writable = body->access == ACCESS_READ_WRITE;
-        region->id = session->last_region_id + 1;
-        if (!map_charged(session, region, body, ret_status)) {
-                ckv_region_free(region);
+        if (!check_memfd(fd, offered, &info, ret_status)) {
+                ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
                 return false;
         }
+        if (body->size == 0 || !ckv_fits_u64(body->offset, body->size, info.size)) {
+                ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
+                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_REGION_SIZE, CKV_D_FILE_SIZE, info.size, body->size, 0);
+        }
+        region = region_new(session, fd, &info, body, ret_status, ret_shared);
+        if (!region)
+                return false;
         HASH_ADD(hh, session->regions, id, sizeof(region->id), region);
         if (!CKV_HASH_ADDED(region)) {
                 ckv_region_free(region);
@@ -131,11 +129,8 @@ struct ckv_region *ckv_region_free(struct ckv_region *region) {
                 return NULL;
         ckv_assert_loop_thread();
         assert(region->cache_uses == 0 && region->request_uses == 0);
-        if (region->mapping.base)
-                region->session->daemon->ops->unmap(region->session->daemon->backend, &region->mapping);
-        ckv_charge_deinit(&region->bytes_charge);
-        ckv_charge_deinit(&region->regions_charge);
-        (void)ckv_close(region->fd);
+        (void)ckv_mapped_put(region->mapped);
+        ckv_charge_deinit(&region->charge);
         free(region);
         return NULL;
 }

@@ -17,29 +17,36 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct ckv_mapped;
 struct ckv_session;
 
 struct ckv_region {
         struct ckv_session *session;
         uint32_t id;
-        int fd;                         /* the memfd, kept to look at its allocated blocks before each commit */
+        int fd;                         /* the memfd; mapped's */
         struct ckv_place place;         /* of the region in its file */
         bool writable;
         uint32_t cache_uses;            /* planes of registered caches */
         uint32_t request_uses;          /* requests in flight */
-        struct ckv_mapping mapping;
-        struct ckv_charge regions_charge, bytes_charge;
+        struct ckv_mapping mapping;     /* mapped's */
+        struct ckv_mapped *mapped;      /* counts one use */
+        struct ckv_charge charge;       /* REGIONS */
         UT_hash_handle hh;              /* session->regions, by id */
 };
 
-/* ckv_region_register() - REGISTER_REGION. Return: true; or false with @ret_status and nothing changed. */
+/**
+ * ckv_region_register() - REGISTER_REGION
+ * @ret_shared: the same memory was registered by this user before, and is mapped once for all
+ *
+ * Return: true; or false with @ret_status and nothing changed.
+ */
 bool ckv_region_register(struct ckv_session *session, const struct ckv_record *record, struct ckv_record_status *ret_status,
-                         struct ckv_region **ret_region);
+                         struct ckv_region **ret_region, bool *ret_shared);
 
-/* ckv_region_unregister() - UNREGISTER_REGION: unmapped when it returns true */
+/* ckv_region_unregister() - UNREGISTER_REGION: unmapped when it returns true, if no other region is the same memory */
 bool ckv_region_unregister(struct ckv_session *session, uint32_t id, struct ckv_record_status *ret_status);
 
-/* ckv_region_free() - unmap and give the charges back; no use may be left. Return: NULL. */
+/* ckv_region_free() - let go of the mapping and give the charge back; no use may be left. Return: NULL. */
 struct ckv_region *ckv_region_free(struct ckv_region *region);
 
 /* ckv_region_find() - borrowed, or NULL */

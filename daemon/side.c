@@ -22,6 +22,7 @@
 #include "base/macros.h"
 #include "base/random.h"
 #include "daemon/control.h"
+#include "daemon/closer.h"
 #include "daemon/daemon.h"
 #include "daemon/session.h"
 #include "daemon/side_offer.h"
@@ -87,6 +88,11 @@ static void conn_close(struct ckv_side_conn *conn) {
         conn_free(conn);
 }
 
+/* discard() - a descriptor that is not wanted; close() of whatever it is may block, so not here */
+static void discard(void *conn, int fd) {
+        ckv_closer_close_received(((struct ckv_side_conn *)conn)->charge.tenant, CKV_CLOSER_UNKNOWN, fd);
+}
+
 static void breach(struct ckv_side_conn *conn, const char *why) {
         uint64_t suppressed;
 
@@ -143,13 +149,15 @@ static enum ckv_code take_control(struct ckv_side_conn *conn, const struct ckv_s
 /* handle_attach() - Return: false: the connection is gone */
 static bool handle_attach(struct ckv_side_conn *conn, const struct ckv_side *record, int fd) {
         struct ckv_side answer = { .type = CKV_SIDE_ATTACHED, .cookie = record->cookie };
-        _cleanup_close_ int control = fd, self = -1;
+        _cleanup_close_ int self = -1;
 
         if (conn->attached) {
+                discard(conn, fd);
                 breach(conn, "second ATTACH");
                 return false;
         }
         if (!unused_zero(record, false, false, true)) {
+                discard(conn, fd);
                 breach(conn, "unused fields of ATTACH are not zero");
                 return false;
         }
@@ -157,7 +165,8 @@ static bool handle_attach(struct ckv_side_conn *conn, const struct ckv_side *rec
         if (self < 0 || ckv_random(conn->token, sizeof(conn->token)))
                 answer.code = CKV_CODE_NO_MEMORY;
         else
-                answer.code = take_control(conn, record, control);
+                answer.code = take_control(conn, record, fd);
+        discard(conn, fd);
         if (answer.code != CKV_CODE_OK)
                 return reply(conn, &answer, -1);
         conn->attached = true;
@@ -203,7 +212,7 @@ static bool handle_offer(struct ckv_side_conn *conn, const struct ckv_side *reco
                 return false;
         }
         if (!unused_zero(record, true, false, false)) {
-                (void)ckv_close(fd);
+                discard(conn, fd);
                 breach(conn, "unused fields of OFFER are not zero");
                 return false;
         }
@@ -216,15 +225,13 @@ static bool handle_offer(struct ckv_side_conn *conn, const struct ckv_side *reco
 /* handle_withdraw() - Return: false: the connection is gone */
 static bool handle_withdraw(struct ckv_side_conn *conn, const struct ckv_side *record, int fd) {
         struct ckv_side answer = { .type = CKV_SIDE_OFFERED, .cookie = record->cookie };
-        _cleanup_close_ int unwanted = fd, offered = -1;
-        uint64_t size;
-        uint32_t kind;
 
-        if (unwanted >= 0 || !unused_zero(record, false, true, false)) {
+        if (fd >= 0 || !unused_zero(record, false, true, false)) {
+                discard(conn, fd);
                 breach(conn, "WITHDRAW with a descriptor, or unused fields are not zero");
                 return false;
         }
-        if (!ckv_side_offer_take(&conn->offers, record->token, ckv_now_nsec(), &offered, &kind, &size))
+        if (!ckv_side_offer_withdraw(&conn->offers, record->token, ckv_now_nsec()))
                 answer.code = CKV_CODE_NOT_FOUND;
         memcpy(answer.token, record->token, sizeof(answer.token));
         return reply(conn, &answer, -1);
@@ -251,7 +258,7 @@ static bool handle(struct ckv_side_conn *conn, const struct ckv_side *record, in
                 default:
                         why = "unknown type of record";
                 }
-        (void)ckv_close(fd);
+        discard(conn, fd);
         breach(conn, why);
         return false;
 }
@@ -266,7 +273,8 @@ static int on_socket(sd_event_source *source, int fd, uint32_t revents, void *us
                 struct ckv_side record;
                 int received = -1, r;
 
-                r = ckv_seqpacket_recv(conn->fd, &record, sizeof(record), &received);
+                r = ckv_seqpacket_recv_discard(conn->fd, &record, sizeof(record), discard, conn,
+                                               ckv_closer_stuck(conn->charge.tenant) ? NULL : &received);
                 if (r == CKV_SEQPACKET_E_AGAIN)
                         return 0;
                 if (r == CKV_SEQPACKET_E_MALFORMED) {

@@ -14,6 +14,8 @@
 #include "base/limits.h"
 #include "base/macros.h"
 #include "base/random.h"
+#include "daemon/closer.h"
+#include "daemon/daemon.h"
 #include "ipc/memfd.h"
 
 #include <string.h>
@@ -65,33 +67,41 @@ static enum ckv_code memory_check(int fd, uint64_t size) {
         }
 }
 
+/* offer_new() - what can be said against an offer, and a charged one if nothing can. Return: NULL with @ret_code. */
+static struct ckv_side_offer *offer_new(struct ckv_tenant *tenant, int fd, uint32_t kind, uint64_t size, enum ckv_code *ret_code) {
+        struct ckv_side_offer *offer = NULL;
+
+        if (kind == CKV_SIDE_KIND_CUDA_VMM)
+                *ret_code = CKV_CODE_UNSUPPORTED;
+        else if (kind != CKV_SIDE_KIND_MEMFD || size == 0)
+                *ret_code = CKV_CODE_INVALID_ARGUMENT;
+        else
+                *ret_code = memory_check(fd, size);
+        if (*ret_code != CKV_CODE_OK)
+                return NULL;
+        offer = calloc(1, sizeof(*offer));
+        if (!offer || ckv_random(offer->token, sizeof(offer->token)))
+                *ret_code = CKV_CODE_NO_MEMORY;
+        else if (ckv_charge_init(&offer->charge, tenant, CKV_SLOT_FDS, 1))
+                *ret_code = CKV_CODE_QUOTA;
+        else
+                return offer;
+        free(offer);
+        return NULL;
+}
+
 enum ckv_code ckv_side_offer_add(struct ckv_side_offers *offers, struct ckv_tenant *tenant, int fd, uint32_t kind, uint64_t size,
                                  uint64_t now_nsec, uint8_t ret_token[static 16]) {
-        _cleanup_close_ int owned = fd;
         struct ckv_side_offer *offer;
         enum ckv_code code;
 
-        if (kind == CKV_SIDE_KIND_CUDA_VMM)
-                return CKV_CODE_UNSUPPORTED;
-        if (kind != CKV_SIDE_KIND_MEMFD || size == 0)
-                return CKV_CODE_INVALID_ARGUMENT;
-        code = memory_check(fd, size);
-        if (code != CKV_CODE_OK)
+        offer = offer_new(tenant, fd, kind, size, &code);
+        if (!offer) {
+                /* whatever it is: only what was found in order is known to be memory */
+                ckv_closer_close_received(tenant, CKV_CLOSER_UNKNOWN, fd);
                 return code;
-
-        offer = calloc(1, sizeof(*offer));
-        if (!offer)
-                return CKV_CODE_NO_MEMORY;
-        if (ckv_random(offer->token, sizeof(offer->token))) {
-                free(offer);
-                return CKV_CODE_NO_MEMORY;
         }
-        if (ckv_charge_init(&offer->charge, tenant, CKV_SLOT_FDS, 1)) {
-                free(offer);
-                return CKV_CODE_QUOTA;
-        }
-        offer->fd = owned;
-        owned = -1; /* consumed by offer */
+        offer->fd = fd;
         offer->kind = kind;
         offer->size = size;
         offer->expires_nsec = now_nsec + CKV_LIMIT_OFFER_SECONDS * CKV_NSEC_PER_SEC;
@@ -100,14 +110,28 @@ enum ckv_code ckv_side_offer_add(struct ckv_side_offers *offers, struct ckv_tena
         return CKV_CODE_OK;
 }
 
-bool ckv_side_offer_take(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec, int *ret_fd,
-                         uint32_t *ret_kind, uint64_t *ret_size) {
+/* offer_close() - out of the list; its descriptor is closed, and the charge goes back after that */
+static void offer_close(struct ckv_side_offers *offers, struct ckv_side_offer *offer) {
+        DL_DELETE(offers->first, offer);
+        ckv_closer_close(offer->charge.tenant->daemon, CKV_CLOSER_MEMORY, offer->fd, &offer->charge);
+        free(offer);
+}
+
+/* find() - the offer of a token, or NULL; what is too old is gone before */
+static struct ckv_side_offer *find(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec) {
         struct ckv_side_offer *offer;
 
         (void)ckv_side_offers_expire(offers, now_nsec);
         DL_FOREACH(offers->first, offer)
                 if (ckv_side_token_equal(offer->token, token))
-                        break;
+                        return offer;
+        return NULL;
+}
+
+bool ckv_side_offer_take(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec, int *ret_fd,
+                         uint32_t *ret_kind, uint64_t *ret_size) {
+        struct ckv_side_offer *offer = find(offers, token, now_nsec);
+
         if (!offer)
                 return false;
         *ret_kind = offer->kind;
@@ -116,13 +140,21 @@ bool ckv_side_offer_take(struct ckv_side_offers *offers, const uint8_t token[sta
         return true;
 }
 
+bool ckv_side_offer_withdraw(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec) {
+        struct ckv_side_offer *offer = find(offers, token, now_nsec);
+
+        if (offer)
+                offer_close(offers, offer);
+        return offer != NULL;
+}
+
 uint64_t ckv_side_offers_expire(struct ckv_side_offers *offers, uint64_t now_nsec) {
         while (offers->first && offers->first->expires_nsec <= now_nsec)
-                (void)ckv_close(offer_remove(offers, offers->first));
+                offer_close(offers, offers->first);
         return offers->first ? offers->first->expires_nsec : 0;
 }
 
 void ckv_side_offers_clear(struct ckv_side_offers *offers) {
         while (offers->first)
-                (void)ckv_close(offer_remove(offers, offers->first));
+                offer_close(offers, offers->first);
 }

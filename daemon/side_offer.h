@@ -35,6 +35,9 @@ enum ckv_code ckv_side_offer_add(struct ckv_side_offers *offers, struct ckv_tena
 bool ckv_side_offer_take(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec, int *ret_fd,
                          uint32_t *ret_kind, uint64_t *ret_size);
 
+/* ckv_side_offer_withdraw() - find an offer by token and close it. Return: false if it is not there. */
+bool ckv_side_offer_withdraw(struct ckv_side_offers *offers, const uint8_t token[static 16], uint64_t now_nsec);
+
 /* ckv_side_offers_expire() - close what waited too long. Return: when the next one will have, or 0 if none waits. */
 uint64_t ckv_side_offers_expire(struct ckv_side_offers *offers, uint64_t now_nsec);
 

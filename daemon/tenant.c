@@ -139,6 +139,14 @@ int ckv_charge_init(struct ckv_charge *charge, struct ckv_tenant *tenant, enum c
         return 0;
 }
 
+void ckv_charge_force(struct ckv_charge *charge, struct ckv_tenant *tenant, enum ckv_slot slot, uint64_t amount) {
+        ckv_assert_loop_thread();
+        assert(!charge->tenant);
+        ckv_share_take(&tenant->daemon->shares[slot], tenant->used[slot], amount);
+        tenant->used[slot] += amount;
+        open_charge(charge, tenant, slot, amount);
+}
+
 int ckv_charge_resize(struct ckv_charge *charge, uint64_t amount) {
         ckv_assert_loop_thread();
         assert(charge->tenant);

@@ -42,7 +42,8 @@ struct ckv_tenant {
         struct ckv_breach breaches[_CKV_SLOT_N];
         struct ckv_evictable *evictables;       /* list, oldest first */
         uint64_t evictable_bytes;               /* all of them */
-        struct ckv_device_time device_time;     /* slot DEVICE_TIME; of daemon/engine.c, as are the next two */
+        struct ckv_device_time device_time;     /* slot DEVICE_TIME; of daemon/engine.c, as are has_account and account_next */
+        uint32_t closing;               /* descriptors of unknown kind that daemon/closer.c has */
         bool has_account;
         struct ckv_tenant *account_next;
         UT_hash_handle hh;              /* daemon->tenants, by uid */
@@ -94,6 +95,9 @@ uint64_t ckv_tenant_most(const struct ckv_tenant *tenant, enum ckv_slot slot);
  * Return: 0, or CKV_TENANT_E_QUOTA with nothing taken.
  */
 int ckv_charge_init(struct ckv_charge *charge, struct ckv_tenant *tenant, enum ckv_slot slot, uint64_t amount);
+
+/* ckv_charge_force() - the same for what is there already and cannot be refused: limits are passed if need be */
+void ckv_charge_force(struct ckv_charge *charge, struct ckv_tenant *tenant, enum ckv_slot slot, uint64_t amount);
 
 /* ckv_charge_resize() - an open charge to another amount, more or less. Return: as ckv_charge_init(), the old amount stays. */
 int ckv_charge_resize(struct ckv_charge *charge, uint64_t amount);

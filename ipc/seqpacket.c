@@ -5,7 +5,8 @@
  * two, because of padding, and a peer may send 253.  So whatever came is
  * counted, and all of it is closed unless it is exactly what the caller
  * expects.  What does not fit the buffer the kernel drops by itself
- * (MSG_CTRUNC), without a leak.
+ * (MSG_CTRUNC), without a leak, and without asking the file system, as close()
+ * does.
  *
  * An empty message looks like the end of the connection and is treated so:
  * no record of ours is empty.
@@ -16,6 +17,7 @@
 #include "base/macros.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -57,8 +59,8 @@ int ckv_seqpacket_send(int fd, const void *message, size_t bytes, int send_fd) {
         return ckv_error_origin(-errno);
 }
 
-/* take_fds() - close what came, but keep the first. Return: how many came. */
-static size_t take_fds(struct msghdr *header, int *ret_first) {
+/* take_fds() - discard what came, but keep the first. Return: how many came. */
+static size_t take_fds(struct msghdr *header, ckv_seqpacket_discard discard, void *userdata, int *ret_first) {
         size_t count = 0;
 
         for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
@@ -74,18 +76,19 @@ static size_t take_fds(struct msghdr *header, int *ret_first) {
                         if (count++ == 0)
                                 *ret_first = fd;
                         else
-                                (void)close(fd);
+                                discard(userdata, fd);
                 }
         }
         return count;
 }
 
-int ckv_seqpacket_recv(int fd, void *message, size_t bytes, int *ret_fd) {
-        _cleanup_close_ int first = -1;
+/* receive() - @room: have a control buffer, so that descriptors arrive at all */
+static int receive(int fd, void *message, size_t bytes, bool room, ckv_seqpacket_discard discard, void *userdata, int *ret_fd) {
         union control control = { { 0 } };
         struct iovec iov = { .iov_base = message, .iov_len = bytes };
-        struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
-                                 .msg_controllen = sizeof(control.bytes) };
+        struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = room ? control.bytes : NULL,
+                                 .msg_controllen = room ? sizeof(control.bytes) : 0 };
+        int first = -1;
         size_t count;
         ssize_t n;
 
@@ -101,15 +104,29 @@ int ckv_seqpacket_recv(int fd, void *message, size_t bytes, int *ret_fd) {
                 return ckv_error_origin(-errno);
         }
 
-        count = take_fds(&header, &first);
-        if (n == 0 && count == 0)
+        count = take_fds(&header, discard, userdata, &first);
+        if (n == 0 && count == 0 && !(header.msg_flags & MSG_CTRUNC))
                 return CKV_SEQPACKET_E_CLOSED;
-        if ((size_t)n != bytes || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || count > (ret_fd ? 1u : 0u))
+        if ((size_t)n != bytes || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || count > (ret_fd ? 1u : 0u)) {
+                if (first >= 0)
+                        discard(userdata, first);
                 return CKV_SEQPACKET_E_MALFORMED;
-
-        if (ret_fd) {
-                *ret_fd = first;
-                first = -1; /* consumed by the caller */
         }
+
+        if (ret_fd)
+                *ret_fd = first;
         return 0;
+}
+
+static void close_it(void *userdata, int fd) {
+        (void)userdata;
+        (void)ckv_close(fd);
+}
+
+int ckv_seqpacket_recv(int fd, void *message, size_t bytes, int *ret_fd) {
+        return receive(fd, message, bytes, true, close_it, NULL, ret_fd);
+}
+
+int ckv_seqpacket_recv_discard(int fd, void *message, size_t bytes, ckv_seqpacket_discard discard, void *userdata, int *ret_fd) {
+        return receive(fd, message, bytes, ret_fd != NULL, discard, userdata, ret_fd);
 }

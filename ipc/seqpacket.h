@@ -31,4 +31,16 @@ int ckv_seqpacket_send(int fd, const void *message, size_t bytes, int send_fd);
  */
 int ckv_seqpacket_recv(int fd, void *message, size_t bytes, int *ret_fd);
 
+/* What to do with a descriptor that came and is not wanted; it is consumed. */
+typedef void (*ckv_seqpacket_discard)(void *userdata, int fd);
+
+/**
+ * ckv_seqpacket_recv_discard() - the same, for descriptors whose close() may block
+ * @discard: gets each descriptor that is not returned, instead of close()
+ * @ret_fd:  NULL: the kernel drops what comes, unseen; a message that had a descriptor is malformed
+ *
+ * Return: as ckv_seqpacket_recv().
+ */
+int ckv_seqpacket_recv_discard(int fd, void *message, size_t bytes, ckv_seqpacket_discard discard, void *userdata, int *ret_fd);
+
 #endif

@@ -164,7 +164,7 @@ test_explain_LIBS := $(chunkkv_LIBS)
 test_explain_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
 $(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
 TESTS += test_side
-test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/control.c daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c \
+test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_offer.c daemon/control.c daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c daemon/closer.c \
         daemon/access.c daemon/options.c
 test_side_LIBS := proto ipc base
 test_side_LDLIBS := $(CHECK_LDLIBS) -lsystemd
@@ -184,7 +184,7 @@ test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 TESTS += test_reply_bounds
 CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_fault.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
         admit_queries.c admit_reply.c admit_table.c answer.c answer_compressed.c answer_sets.c \
-        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c access.c window.c \
+        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c access.c closer.c mapped.c window.c \
         commit.c control.c hold.c outcome.c slot.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)
