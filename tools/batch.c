@@ -1,7 +1,8 @@
 /*
  * One sealed memfd holds the layers of a batch:
  *
- *     K of layer 0 | K of layer 1 | ... | V of layer 0 | ... | Q of all layers | scores of group 0 | ...
+ *     K of layer 0 | K of layer 1 | ... | V of layer 0 | ... | Q of all layers | their log-sum-exp | sink logits |
+ *     scores of group 0 | ...
  *
  * each as in the file, [rows][heads][head size], padded to whole blocks.  Q has
  * one set of strides for all layers, wide enough for the widest.
@@ -32,7 +33,8 @@ static uint64_t dtype_bytes(uint32_t dtype) {
 }
 
 static bool same_batch(const struct ckv_layer *a, const struct ckv_layer *b) {
-        return a->rows == b->rows && a->query_rows == b->query_rows && a->dtype_q == b->dtype_q;
+        return a->rows == b->rows && a->query_rows == b->query_rows && a->dtype_q == b->dtype_q && !a->lse == !b->lse &&
+               !a->sink_logits == !b->sink_logits;
 }
 
 static bool same_group(const struct chunkkv_group *group, const struct ckv_layer *layer) {
@@ -137,6 +139,23 @@ static void queries_place(struct ckv_batch *batch, uint32_t query_rows, uint64_t
         queries->data.offset = place(end, queries->data.size);
 }
 
+/* Room for what the file has beside the queries: for each layer's heads, in the order of the layers. */
+static void floats_place(struct ckv_batch *batch, uint64_t *end) {
+        struct chunkkv_queries *queries = &batch->queries;
+        uint64_t heads = 0;
+
+        for (size_t i = 0; i < batch->count; i++)
+                heads += batch->layers[i]->q_heads;
+        if (batch->layers[0]->lse) {
+                queries->lse.size = heads * queries->rows * sizeof(float);
+                queries->lse.offset = place(end, queries->lse.size);
+        }
+        if (batch->layers[0]->sink_logits) {
+                queries->sink_logits.size = heads * sizeof(float);
+                queries->sink_logits.offset = place(end, queries->sink_logits.size);
+        }
+}
+
 /* A group has at most as many scores as rows, for each of its layers. */
 static void scores_place(struct ckv_batch *batch, uint64_t *end) {
         for (size_t i = 0; i < batch->group_count; i++) {
@@ -165,6 +184,22 @@ static void queries_copy(const struct ckv_batch *batch, uint8_t *base) {
         }
 }
 
+static void floats_copy(const struct ckv_batch *batch, uint8_t *base) {
+        const struct chunkkv_queries *queries = &batch->queries;
+        uint8_t *lse = base + queries->lse.offset, *sink_logits = base + queries->sink_logits.offset;
+        uint64_t row_bytes = queries->rows * sizeof(float);
+
+        for (size_t i = 0; i < batch->count; i++) {
+                const struct ckv_layer *layer = batch->layers[i];
+
+                for (uint32_t head = 0; layer->lse && head < layer->q_heads; head++, lse += row_bytes)
+                        memcpy(lse, layer->lse->data + ((head + 1) * (uint64_t)layer->query_rows - queries->rows) *
+                               sizeof(float), row_bytes);
+                if (layer->sink_logits)
+                        sink_logits = mempcpy(sink_logits, layer->sink_logits->data, layer->q_heads * sizeof(float));
+        }
+}
+
 static void batch_copy(struct ckv_batch *batch) {
         uint8_t *base = batch->memory.address;
 
@@ -175,8 +210,10 @@ static void batch_copy(struct ckv_batch *batch) {
                 if (layer->value)
                         memcpy(base + batch->planes[2 * i + 1].offset, layer->value->data, layer->value->size);
         }
-        if (batch->queries.data.size > 0)
+        if (batch->queries.data.size > 0) {
                 queries_copy(batch, base);
+                floats_copy(batch, base);
+        }
         /* all bits set is a NaN, and no score is one */
         for (size_t i = 0; i < batch->group_count; i++)
                 memset(base + batch->scores[i].offset, 0xff, batch->scores[i].size);
@@ -194,8 +231,10 @@ static int batch_fill(struct ckv_batch *batch, uint32_t query_rows, enum ckv_bat
         for (size_t i = 0; i < batch->count; i++)
                 batch->ascending[i] = batch->layers[i]->number;
         planes_place(batch, &end);
-        if (batch->layers[0]->query)
+        if (batch->layers[0]->query) {
                 queries_place(batch, query_rows, &end);
+                floats_place(batch, &end);
+        }
         if (use == CKV_BATCH_SCORE)
                 scores_place(batch, &end);
         r = chunkkv_memory_create("chunkkvctl", CKV_MAX(end, (uint64_t)ALIGN_BYTES), access, &batch->memory, ret_error);
@@ -239,6 +278,8 @@ void ckv_batch_region_set(struct ckv_batch *batch, uint32_t region_id) {
                 batch->planes[i].region_id = region_id;
         if (batch->queries.data.size > 0)
                 batch->queries.data.region_id = region_id;
+        batch->queries.lse.region_id = batch->queries.lse.size > 0 ? region_id : 0;
+        batch->queries.sink_logits.region_id = batch->queries.sink_logits.size > 0 ? region_id : 0;
         for (size_t i = 0; i < batch->group_count; i++)
                 batch->scores[i].region_id = batch->scores[i].size > 0 ? region_id : 0;
 }

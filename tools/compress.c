@@ -57,11 +57,18 @@ static int by_size_and_name(const void *a, const void *b) {
 }
 
 static struct part kept_rows_part(const struct ckv_plan_layer *layer) {
+        uint64_t heads = layer->more_count + 1;
         struct part part = {
                 .tensor = { .dtype = "I64", .rank = 1, .shape = { layer->kept_count },
-                            .size = layer->kept_count * sizeof(int64_t) },
+                            .size = heads * layer->kept_count * sizeof(int64_t) },
                 .kept_rows = layer,
         };
+
+        if (heads > 1) {        /* [KV heads][rows] */
+                part.tensor.rank = 2;
+                part.tensor.shape[0] = heads;
+                part.tensor.shape[1] = layer->kept_count;
+        }
 
         kept_rows_name(layer->number, part.own_name);
         return part;
@@ -144,6 +151,16 @@ static void part_describe(const struct part *part, uint64_t offset, cJSON *heade
         (void)cJSON_AddItemToArray(list, cJSON_CreateNumber((double)(offset + part->tensor.size)));
 }
 
+static void ranges_write(const uint32_t *ranges, size_t count, FILE *stream) {
+        for (size_t i = 0; i < count; i++) {
+                for (uint32_t row = ranges[2 * i]; row < ranges[2 * i + 1]; row++) {
+                        const int64_t number = row;
+
+                        (void)fwrite(&number, sizeof(number), 1, stream);
+                }
+        }
+}
+
 static void part_write(const struct part *part, FILE *stream) {
         const struct ckv_plan_layer *layer = part->kept_rows;
 
@@ -151,13 +168,9 @@ static void part_write(const struct part *part, FILE *stream) {
                 (void)fwrite(part->tensor.data, 1, part->tensor.size, stream);
                 return;
         }
-        for (size_t i = 0; i < layer->range_count; i++) {
-                for (uint32_t row = layer->ranges[2 * i]; row < layer->ranges[2 * i + 1]; row++) {
-                        const int64_t number = row;
-
-                        (void)fwrite(&number, sizeof(number), 1, stream);
-                }
-        }
+        ranges_write(layer->ranges, layer->range_count, stream);
+        for (size_t k = 0; k < layer->more_count; k++)
+                ranges_write(layer->more[k].ranges, layer->more[k].range_count, stream);
 }
 
 static void file_write(const char *header, const struct part *parts, size_t count, FILE *stream) {

@@ -133,8 +133,11 @@ static void put_chunks(const struct ckv_page *page, FILE *to) {
         const struct chunkkv_policy *policy = &page->plan->policy;
         const char *which = page->grid.guards_scored ? "" : " with rows that are not protected";
 
-        if (policy->selector == CHUNKKV_SELECTOR_TOKEN)
+        if (policy->selector == CHUNKKV_SELECTOR_TOKEN || policy->selector == CHUNKKV_SELECTOR_H2O)
                 (void)fprintf(to, "A cell is a row, %zu in all.", page->grid.unit_count);
+        else if (policy->selector == CHUNKKV_SELECTOR_PAGE)
+                (void)fprintf(to, "A cell is a block of %" PRIu32 " rows, %zu%s.", policy->page, page->grid.unit_count,
+                              which);
         else if (policy->selector == CHUNKKV_SELECTOR_CHUNK_AT)
                 (void)fprintf(to, "A cell is a chunk of the lengths given, %zu%s.", page->grid.unit_count, which);
         else

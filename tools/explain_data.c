@@ -58,7 +58,8 @@ void ckv_page_data(const struct ckv_page *page, FILE *to) {
         const struct ckv_grid *grid = &page->grid;
 
         (void)fprintf(to, "{\"rows\":%" PRIu32 ",\"byRow\":%s,\"guardsScored\":%s,", grid->rows,
-                      page->plan->policy.selector == CHUNKKV_SELECTOR_TOKEN ? "true" : "false",
+                      page->plan->policy.selector == CHUNKKV_SELECTOR_TOKEN ||
+                              page->plan->policy.selector == CHUNKKV_SELECTOR_H2O ? "true" : "false",
                       grid->guards_scored ? "true" : "false");
         put_guards(grid, to);
         (void)fputs(",\n\"units\":[", to);

@@ -20,23 +20,42 @@ static void guard_set(struct ckv_grid *grid, enum ckv_guard guard, uint64_t firs
         }
 }
 
+/* A page with a protected row is kept, and so is a last one that is not full. */
+static void pages_guard(struct ckv_grid *grid, uint32_t page) {
+        for (uint32_t first = 0; first < grid->rows; first += page) {
+                uint64_t end = CKV_MIN((uint64_t)first + page, (uint64_t)grid->rows);
+                uint8_t guard = end - first < page ? CKV_GUARD_RECENT : CKV_GUARD_NONE;
+
+                for (uint64_t row = first; row < end; row++)
+                        guard = grid->guards[row] ? grid->guards[row] : guard;
+                if (guard)
+                        guard_set(grid, guard, first, end);
+        }
+}
+
 static void guards_fill(const struct ckv_settings *settings, const struct chunkkv_policy *policy,
                         struct ckv_grid *grid) {
         uint64_t blocks = ((uint64_t)settings->protect_prefix + CKV_BATCH_BLOCK - 1) / CKV_BATCH_BLOCK;
+        uint64_t recent = policy->selector == CHUNKKV_SELECTOR_H2O ? grid->rows * (uint64_t)policy->recent_part / 1000000
+                                                                   : policy->recent.value;
 
         guard_set(grid, CKV_GUARD_SINK, 0, policy->sinks.value);
-        guard_set(grid, CKV_GUARD_RECENT, grid->rows - CKV_MIN(policy->recent.value, grid->rows), grid->rows);
+        guard_set(grid, CKV_GUARD_RECENT, grid->rows - CKV_MIN(recent, (uint64_t)grid->rows), grid->rows);
         for (size_t i = 0; i < settings->protect_count; i++)
                 guard_set(grid, CKV_GUARD_SPAN, settings->protect[i].first,
                           (uint64_t)settings->protect[i].first + settings->protect[i].count);
         guard_set(grid, CKV_GUARD_PREFIX, 0, blocks * CKV_BATCH_BLOCK);
+        if (policy->selector == CHUNKKV_SELECTOR_PAGE)
+                pages_guard(grid, CKV_MAX(policy->page, 1u));
 }
 
 /* Number of the chunk that a row lies in; @length and @end are the place in caller-given lengths. */
 static uint32_t chunk_of(const struct ckv_settings *settings, const struct chunkkv_policy *policy, uint32_t row,
                          size_t *length, uint64_t *end) {
-        if (policy->selector == CHUNKKV_SELECTOR_TOKEN)
+        if (policy->selector == CHUNKKV_SELECTOR_TOKEN || policy->selector == CHUNKKV_SELECTOR_H2O)
                 return row;
+        if (policy->selector == CHUNKKV_SELECTOR_PAGE)
+                return row / CKV_MAX(policy->page, 1u);
         if (policy->selector != CHUNKKV_SELECTOR_CHUNK_AT)
                 return row / CKV_MAX(policy->chunk, 1u);
         while (row >= *end && *length < settings->chunk_length_count)

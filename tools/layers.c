@@ -20,8 +20,8 @@
 #define PATTERN_BYTES 256
 #define MARK "{layer}"
 
-enum role { ROLE_QUERY, ROLE_KEY, ROLE_VALUE, _ROLE_N };
-static const char *const role_words[_ROLE_N] = { "query", "key", "value" };
+enum role { ROLE_QUERY, ROLE_KEY, ROLE_VALUE, ROLE_LSE, ROLE_SINK_LOGITS, _ROLE_N };
+static const char *const role_words[_ROLE_N] = { "query", "key", "value", "lse", "sink_logits" };
 
 struct pattern {
         char before[PATTERN_BYTES], after[PATTERN_BYTES];
@@ -44,7 +44,7 @@ static int pattern_set(struct pattern patterns[static _ROLE_N], const char *word
         while (role < _ROLE_N && strcmp(role_words[role], word) != 0)
                 role++;
         if (role == _ROLE_N)
-                return fail(why, "--names: %.64s is none of query, key and value", word);
+                return fail(why, "--names: %.64s is none of query, key, value, lse and sink_logits", word);
         if (!mark || strstr(mark + 1, MARK) || strlen(text) >= PATTERN_BYTES)
                 return fail(why, "--names: %s=%.64s must hold " MARK " once", word, text);
         (void)snprintf(patterns[role].before, PATTERN_BYTES, "%.*s", (int)(mark - text), text);
@@ -173,6 +173,23 @@ static int query_load(const struct ckv_layers_wanted *wanted, struct ckv_layer *
         return 0;
 }
 
+/* What may lie beside the queries: [q_heads] or [q_heads][query_rows] of float32. */
+static int floats_load(const struct ckv_safetensors *file, const struct pattern *pattern, const struct ckv_layer *layer,
+                       uint32_t rank, const struct ckv_tensor **ret_tensor, char *why) {
+        char unused[CKV_SAFETENSORS_WHY];
+        const struct ckv_tensor *tensor = tensor_find(file, pattern, layer->number, unused);
+
+        if (tensor && strcmp(tensor->dtype, "F32") != 0)
+                return fail(why, "tensor %.64s is %s, not F32", tensor->name, tensor->dtype);
+        if (tensor && (tensor->rank != rank || tensor->shape[0] != layer->q_heads ||
+                       (rank > 1 && tensor->shape[1] != layer->query_rows)))
+                return fail(why, rank > 1 ? "tensor %.64s is not [%" PRIu32 " heads, %" PRIu32 " rows] as %.64s"
+                                          : "tensor %.64s is not [%" PRIu32 " heads]", tensor->name, layer->q_heads,
+                            layer->query_rows, layer->query->name);
+        *ret_tensor = tensor;
+        return 0;
+}
+
 static int layer_load(const struct ckv_safetensors *file, const struct pattern patterns[static _ROLE_N],
                       const struct ckv_layers_wanted *wanted, struct ckv_layer *layer, char *why) {
         int r;
@@ -195,7 +212,11 @@ static int layer_load(const struct ckv_safetensors *file, const struct pattern p
         }
         if (wanted->query) {
                 layer->query = tensor_find(file, &patterns[ROLE_QUERY], layer->number, why);
-                return layer->query ? query_load(wanted, layer, why) : -EINVAL;
+                r = layer->query ? query_load(wanted, layer, why) : -EINVAL;
+                if (r)
+                        return r;
+                r = floats_load(file, &patterns[ROLE_LSE], layer, 2, &layer->lse, why);
+                return r ? r : floats_load(file, &patterns[ROLE_SINK_LOGITS], layer, 1, &layer->sink_logits, why);
         }
         return 0;
 }

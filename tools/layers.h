@@ -15,6 +15,8 @@ struct ckv_layer {
         const struct ckv_tensor *key;           /* [rows][kv_heads][dim_k] */
         const struct ckv_tensor *value;         /* [rows][kv_heads][dim_v], NULL = not wanted */
         const struct ckv_tensor *query;         /* [query_rows][q_heads][dim_k], newest last, NULL = not wanted */
+        const struct ckv_tensor *lse;           /* F32 [q_heads][query_rows], NULL = the file has none */
+        const struct ckv_tensor *sink_logits;   /* F32 [q_heads], NULL = the file has none */
 };
 
 /* What ckv_layers_load() is to look for. */

@@ -35,7 +35,7 @@ static const char *const selector_words[] = {
         [CHUNKKV_SELECTOR_CHUNK_EG] = "chunk_eg", [CHUNKKV_SELECTOR_PAGE] = "page",
 };
 static const char *const pool_words[] = {
-        [CHUNKKV_POOL_NONE] = "none", [CHUNKKV_POOL_AVG] = "avg", [CHUNKKV_POOL_MAX] = "max",
+        [CHUNKKV_POOL_NONE] = "none", [CHUNKKV_POOL_AVG] = "avg", [CHUNKKV_POOL_MAX] = "max", [CHUNKKV_POOL_LEAK] = "leak",
 };
 static const char *const norm_words[] = {
         [CHUNKKV_NORM_SUM] = "sum", [CHUNKKV_NORM_MEAN] = "mean", [CHUNKKV_NORM_SEEN] = "seen",
@@ -86,7 +86,7 @@ const struct ckv_option ckv_options[] = {
         { "layer", "N", CKV_OPTION_LAYER, CKV_COMMAND_TENSORS,
           .help = "layer to look at, may be repeated (all of the file)" },
         { "names", "LIST", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(names),
-          .help = "names of the tensors: query=...{layer}...,key=...,value=... (layer{layer}.query and so on)" },
+          .help = "names of the tensors: query=...{layer}...,key=...,value=...,lse=...,sink_logits=... (layer{layer}.query and so on)" },
         { "query-rows", "N", CKV_OPTION_NUMBER, CKV_COMMAND_TENSORS, AT(query_rows),
           .help = "send only the newest N rows of the queries (all, up to 256)" },
         { "keep-ratio", "PART", CKV_OPTION_PART, JOB(keep_ratio), .help = "part of the rows to keep, 0.000001 to 1" },
@@ -95,8 +95,10 @@ const struct ckv_option ckv_options[] = {
         { "protect", "A:B", CKV_OPTION_SPAN, JOB(protect), .help = "keep positions A to B-1, may be repeated" },
         { "protect-prefix", "N", CKV_OPTION_ZERO, JOB(protect_prefix),
           .help = "keep the first N rows, rounded up to whole blocks" },
-        { "chunk-lengths", "N,N,...", CKV_OPTION_LENGTHS, JOB(chunk_lengths),
-          .help = "rows of each chunk, for --selector chunk_at" },
+        { "chunk-lengths", "N,N,...|FILE", CKV_OPTION_LENGTHS, JOB(chunk_lengths),
+          .help = "rows of each chunk, for --selector chunk_at and --pool leak; a file has them apart by blanks or commas" },
+        { "kept-mass", NULL, CKV_OPTION_FLAG, CKV_COMMAND_PLAN | CKV_COMMAND_COMPRESS, AT(kept_mass),
+          .help = "say how much of the scores each layer keeps" },
         { "logical-len", "N", CKV_OPTION_NUMBER, CKV_COMMAND_TENSORS, AT(logical_len), .path = "compress.logical_len",
           .help = "tokens the model has seen (the rows of the file)" },
 
@@ -105,6 +107,8 @@ const struct ckv_option ckv_options[] = {
         { "scorer", NULL, CKV_OPTION_WORD, POLICY(scorer), WORDS(scorer_words), .help = "what rows are judged by" },
         { "selector", NULL, CKV_OPTION_WORD, POLICY(selector), WORDS(selector_words),
           .help = "what is kept or dropped together" },
+        { "hybrid", NULL, CKV_OPTION_WORD, CKV_COMMAND_PLAN | CKV_COMMAND_COMPRESS, AT(hybrid), WORDS(selector_words),
+          .help = "another selector for the upper half of the layers" },
         { "layer-first", "N", CKV_OPTION_ZERO, POLICY(layer_first), .help = "first layer that the policy holds for" },
         { "window", "N", CKV_OPTION_NUMBER, POLICY(window), .help = "newest query rows that vote" },
         { "chunk", "N", CKV_OPTION_NUMBER, POLICY(chunk), .help = "rows of a chunk" },
@@ -147,8 +151,9 @@ const struct ckv_option ckv_options[] = {
           .help = "rows of a spiky chunk, for --selector chunk_eg" },
         { "page", "N", CKV_OPTION_NUMBER, POLICY(page), .help = "rows of a page, for --selector page" },
         { "beta", "N", CKV_OPTION_NUMBER, POLICY(beta), .help = "slope of budgets over layers (PyramidKV)" },
-        { "heavy", "PART", CKV_OPTION_PART, POLICY(heavy), .help = "part of the rows, for --selector h2o" },
-        { "recent-part", "PART", CKV_OPTION_PART, POLICY(recent_part), .help = "part of the rows, for --selector h2o" },
+        { "heavy", "PART", CKV_OPTION_PART, POLICY(heavy), .help = "part of the rows that weigh most, for --selector h2o (0.1)" },
+        { "recent-part", "PART", CKV_OPTION_PART, POLICY(recent_part),
+          .help = "newest part of the rows, for --selector h2o (0.1)" },
 };
 const size_t ckv_option_count = CKV_ARRAY_SIZE(ckv_options);
 static_assert(CKV_ARRAY_SIZE(ckv_options) <= CKV_OPTIONS_MAX, "ckv_settings.typed has room for every option");
@@ -166,8 +171,8 @@ const size_t ckv_command_count = CKV_ARRAY_SIZE(ckv_commands);
 
 static const char compress_help[] =
         "OUT has every tensor of FILE.  Keys and values of the layers that were asked for hold the kept rows alone, in\n"
-        "order; all others, queries too, are copied as they are.  layerN.kept_rows (I64) says which rows of FILE were\n"
-        "kept.  Metadata: that of FILE, and logical_len, profile, keep_ratio, max_tokens.\n";
+        "order; all others, queries too, are copied as they are.  layerN.kept_rows (I64; with --heads each one line for\n"
+        "each KV head) says which rows of FILE were kept.  Metadata: that of FILE, and logical_len, profile, keep_ratio, max_tokens.\n";
 
 static void row_help(FILE *to, const struct ckv_option *row) {
         char left[160];

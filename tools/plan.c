@@ -38,26 +38,58 @@ static int fail(struct chunkkv_error *ret_error, int error, const char *detail) 
         return error;
 }
 
-/* The kept rows of one layer out of its set, or all rows without one. */
-static int ranges_fill(struct ckv_plan_layer *layer, const struct chunkkv_set *set, struct chunkkv_error *ret_error) {
+/* The kept rows of a set. Return: 0 or -ENOMEM. */
+static int set_ranges(const struct chunkkv_set *set, uint32_t **ret_ranges, size_t *ret_count, uint64_t *ret_kept) {
+        uint32_t *ranges = calloc(set->run_count / 2 + 1, 2 * sizeof(uint32_t)), first, end;
         struct chunkkv_cursor cursor = { 0 };
-        uint32_t first, end;
+        size_t count = 0;
+        uint64_t kept = 0;
 
-        if (!set && !layer->kept_all)
-                return fail(ret_error, -EPROTO, "the answer has no kept set for a layer");
-        layer->ranges = calloc(set ? set->run_count / 2 + 1 : 1, 2 * sizeof(uint32_t));
-        if (!layer->ranges)
-                return fail(ret_error, -ENOMEM, "no memory for kept rows");
-        if (layer->kept_all && layer->physical_before > 0) {
-                layer->ranges[1] = layer->physical_before;
-                layer->range_count = 1;
-                layer->kept_count = layer->physical_before;
+        if (!ranges)
+                return -ENOMEM;
+        while (chunkkv_runs_next(set->runs, set->run_count, &cursor, &first, &end)) {
+                ranges[2 * count] = first;
+                ranges[2 * count + 1] = end;
+                count++;
+                kept += end - first;
         }
-        while (!layer->kept_all && chunkkv_runs_next(set->runs, set->run_count, &cursor, &first, &end)) {
-                layer->ranges[2 * layer->range_count] = first;
-                layer->ranges[2 * layer->range_count + 1] = end;
-                layer->range_count++;
-                layer->kept_count += end - first;
+        *ret_ranges = ranges;
+        *ret_count = count;
+        *ret_kept = kept;
+        return 0;
+}
+
+/* The kept rows of one layer out of its sets, or all rows without one. */
+static int ranges_fill(struct ckv_plan_layer *layer, const struct chunkkv_group_result *group, uint32_t kv_heads,
+                       struct chunkkv_error *ret_error) {
+        const struct chunkkv_set *set = chunkkv_set_find(group, layer->number, 0), *other;
+        const struct chunkkv_set all = { .runs = (const uint32_t[]){ 0, layer->physical_before }, .run_count = 2 };
+        uint64_t kept;
+
+        if (layer->kept_all)
+                set = &all;
+        if (!set)
+                return fail(ret_error, -EPROTO, "the answer has no kept set for a layer");
+        if (layer->kept_all && layer->physical_before == 0)
+                return 0;
+        if (set_ranges(set, &layer->ranges, &layer->range_count, &layer->kept_count))
+                return fail(ret_error, -ENOMEM, "no memory for kept rows");
+        layer->more = calloc(kv_heads, sizeof(*layer->more));
+        if (!layer->more)
+                return fail(ret_error, -ENOMEM, "no memory for kept rows");
+        for (uint32_t head = 1; !layer->kept_all && head < kv_heads; head++) {
+                struct ckv_plan_head *more = &layer->more[layer->more_count];
+
+                other = chunkkv_set_find(group, layer->number, head);
+                if (other == set)
+                        break;  /* one set for all */
+                if (!other)
+                        return fail(ret_error, -EPROTO, "the answer has no kept set for a KV head");
+                if (set_ranges(other, &more->ranges, &more->range_count, &kept))
+                        return fail(ret_error, -ENOMEM, "no memory for kept rows");
+                layer->more_count++;
+                if (kept != layer->kept_count)
+                        return fail(ret_error, -EPROTO, "the KV heads of a layer keep unequal numbers of rows");
         }
         return 0;
 }
@@ -106,8 +138,19 @@ static int scores_take(const struct ckv_batch *batch, size_t group, bool one, st
         return 0;
 }
 
+static void policies_take(struct ckv_plan *plan, const struct chunkkv_group_result *group) {
+        if (group->policy_count > 0)
+                plan->policy = group->policies[0];
+        if (group->policy_count > 1) {
+                plan->upper = group->policies[1];
+                plan->has_upper = true;
+        }
+}
+
 static int result_take(const struct ckv_batch *batch, const struct chunkkv_result *result, uint32_t mode,
                        struct ckv_plan *plan, struct chunkkv_error *ret_error) {
+        const float *mass = NULL;
+        size_t mass_count;
         int r = 0;
 
         if (result->group_count != batch->group_count)
@@ -115,20 +158,17 @@ static int result_take(const struct ckv_batch *batch, const struct chunkkv_resul
         for (size_t i = 0; i < result->group_count; i++) {
                 const struct chunkkv_group_result *group = &result->groups[i];
 
-                /* a set for each KV head has no place in this answer, and the daemon plans none */
-                if (group->set_count > 0 && group->sets[group->set_count - 1].kv_head > 0)
-                        return fail(ret_error, -EPROTO, "the answer has a kept set for each KV head");
-                if (group->policy_count > 0)
-                        plan->policy = group->policies[0];
+                policies_take(plan, group);
+                mass_count = chunkkv_kept_mass(result, i, &mass);
                 for (size_t k = 0; k < batch->groups[i].layer_count; k++) {
                         struct ckv_plan_layer *layer = &plan->layers[plan->layer_count++];
 
                         *layer = (struct ckv_plan_layer){
                                 .number = batch->groups[i].layers[k], .physical_before = group->physical_before,
                                 .logical_len = result->logical_len, .budget = group->budget,
-                                .kept_all = group->kept_all,
+                                .kept_all = group->kept_all, .kept_mass = k < mass_count ? mass[k] : NAN,
                         };
-                        r = ranges_fill(layer, chunkkv_set_find(group, layer->number, 0), ret_error);
+                        r = ranges_fill(layer, group, batch->groups[i].kv_heads, ret_error);
                         if (r == 0 && mode == CHUNKKV_MODE_IN_PLACE)
                                 r = rows_take(batch, layer, ret_error);
                         if (r)
@@ -148,14 +188,27 @@ static int result_take(const struct ckv_batch *batch, const struct chunkkv_resul
         return 0;
 }
 
+/* One policy for the layers of a group, or two with --hybrid: a group of one layer has no upper half. Return: how many. */
+static size_t plan_of_layers(const struct ckv_settings *settings, const struct chunkkv_group *group,
+                             struct chunkkv_policy ret_policies[static 2]) {
+        ret_policies[0] = ret_policies[1] = settings->policy;
+        if (!settings->hybrid || group->layer_count < 2)
+                return 1;
+        ret_policies[1].selector = settings->hybrid;
+        ret_policies[1].layer_first = group->layers[group->layer_count / 2];
+        return 2;
+}
+
 static int compress(struct chunkkv_client *client, const struct ckv_settings *settings, const struct ckv_batch *batch,
                     uint32_t cache_id, struct ckv_plan *plan, struct chunkkv_error *ret_error) {
         const uint32_t all_blocks[] = { 0, batch->blocks };
         uint32_t mode = settings->command == CKV_COMMAND_COMPRESS ? CHUNKKV_MODE_IN_PLACE : CHUNKKV_MODE_PLAN;
         struct chunkkv_group_job groups[CKV_BATCH_GROUPS_MAX];
+        struct chunkkv_policy policies[CKV_BATCH_GROUPS_MAX][2];
         struct chunkkv_job job = {
                 .cache_id = cache_id, .mode = mode, .groups = groups, .group_count = batch->group_count,
                 .logical_len = settings->logical_len, .queries = batch->queries.data.size > 0 ? &batch->queries : NULL,
+                .want_kept_mass = settings->kept_mass,
         };
         struct chunkkv_result *result;
         int r;
@@ -164,7 +217,8 @@ static int compress(struct chunkkv_client *client, const struct ckv_settings *se
                 groups[i] = (struct chunkkv_group_job){
                         .group = (uint32_t)i, .physical_len = batch->rows,
                         .table = { .form = CHUNKKV_TABLE_BLOCK_RUNS, .numbers = all_blocks, .count = 2 },
-                        .policies = &settings->policy, .policy_count = 1, .keep_ratio = settings->keep_ratio,
+                        .policies = policies[i], .policy_count = plan_of_layers(settings, &batch->groups[i], policies[i]),
+                        .keep_ratio = settings->keep_ratio,
                         .max_tokens = settings->max_tokens, .protect_prefix = settings->protect_prefix,
                         .protect = settings->protect, .protect_count = settings->protect_count,
                         .chunk_lengths = settings->chunk_lengths, .chunk_length_count = settings->chunk_length_count,
@@ -242,6 +296,9 @@ int ckv_plan_run(struct chunkkv_client *client, const struct ckv_settings *setti
 
 void ckv_plan_deinit(struct ckv_plan *plan) {
         for (size_t i = 0; i < plan->layer_count; i++) {
+                for (size_t k = 0; k < plan->layers[i].more_count; k++)
+                        free(plan->layers[i].more[k].ranges);
+                free(plan->layers[i].more);
                 free(plan->layers[i].ranges);
                 free(plan->layers[i].key);
                 free(plan->layers[i].value);

@@ -6,13 +6,22 @@
 #include "tools/layers.h"
 #include "tools/settings.h"
 
+/* Kept rows of one KV head. */
+struct ckv_plan_head {
+        uint32_t *ranges;               /* [range_count][2] */
+        size_t range_count;
+};
+
 struct ckv_plan_layer {
         uint32_t number;
         uint32_t physical_before, logical_len, budget;
         uint32_t kept_all;              /* chunkkv_kept_all */
         uint64_t kept_count;
-        uint32_t *ranges;               /* [range_count][2] first and end, half-open, ascending */
+        uint32_t *ranges;               /* [range_count][2] first and end, half-open, ascending; of KV head 0 if heads differ */
         size_t range_count;
+        struct ckv_plan_head *more;     /* [more_count] heads = each: KV heads 1, 2, ..., which keep other rows, equally many */
+        size_t more_count;
+        float kept_mass;                /* NaN = not asked for, or not known */
         uint8_t *key, *value;           /* compress: the kept rows, as the daemon left them; else NULL */
         uint64_t key_bytes, value_bytes;
         float *scores;                  /* explain: [score_count] of each unit, ascending; NULL = nothing was scored */
@@ -23,6 +32,8 @@ struct ckv_plan {
         struct ckv_plan_layer *layers;  /* [layer_count] ascending */
         size_t layer_count;
         struct chunkkv_policy policy;   /* the values that were used */
+        struct chunkkv_policy upper;    /* with --hybrid: those of the upper half of the layers */
+        bool has_upper;
         uint64_t queue_us, score_us, select_us, move_us, total_us;      /* of all requests together */
 };
 

@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 static const char *const kept_all_words[] = { NULL, "empty", "short", "fits", "protected" };
@@ -34,13 +35,26 @@ static bool json_print(cJSON *root) {
         return written;
 }
 
-static void kept_add(cJSON *to, const struct ckv_plan_layer *layer) {
-        cJSON *list = cJSON_AddArrayToObject(to, "kept");
-
-        for (size_t i = 0; i < layer->range_count; i++) {
-                const double pair[2] = { layer->ranges[2 * i], layer->ranges[2 * i + 1] };
+static void ranges_add(cJSON *list, const uint32_t *ranges, size_t count) {
+        for (size_t i = 0; i < count; i++) {
+                const double pair[2] = { ranges[2 * i], ranges[2 * i + 1] };
 
                 (void)cJSON_AddItemToArray(list, cJSON_CreateDoubleArray(pair, 2));
+        }
+}
+
+/* "kept_heads": the ranges of every KV head, where they differ; "kept" is then that of the first. */
+static void heads_add(cJSON *to, const struct ckv_plan_layer *layer) {
+        cJSON *heads = layer->more_count > 0 ? cJSON_AddArrayToObject(to, "kept_heads") : NULL;
+
+        for (size_t i = 0; heads && i <= layer->more_count; i++) {
+                cJSON *list = cJSON_CreateArray();
+
+                (void)cJSON_AddItemToArray(heads, list);
+                if (i == 0)
+                        ranges_add(list, layer->ranges, layer->range_count);
+                else
+                        ranges_add(list, layer->more[i - 1].ranges, layer->more[i - 1].range_count);
         }
 }
 
@@ -55,7 +69,10 @@ static void layer_add(cJSON *to, const struct ckv_plan_layer *layer) {
         (void)cJSON_AddNumberToObject(object, "kept_count", (double)layer->kept_count);
         (void)cJSON_AddNumberToObject(object, "budget", layer->budget);
         (void)cJSON_AddItemToObject(object, "kept_all", why ? cJSON_CreateString(why) : cJSON_CreateNull());
-        kept_add(object, layer);
+        ranges_add(cJSON_AddArrayToObject(object, "kept"), layer->ranges, layer->range_count);
+        heads_add(object, layer);
+        if (!isnan(layer->kept_mass))
+                (void)cJSON_AddNumberToObject(object, "kept_mass", (double)layer->kept_mass);
 }
 
 static void policy_add(cJSON *to, const struct chunkkv_policy *policy) {
@@ -77,6 +94,8 @@ static bool plan_json(const struct ckv_plan *plan, const struct ckv_written *wri
         for (size_t i = 0; i < plan->layer_count; i++)
                 layer_add(layers, &plan->layers[i]);
         policy_add(cJSON_AddObjectToObject(root, "policy"), &plan->policy);
+        if (plan->has_upper)
+                policy_add(cJSON_AddObjectToObject(root, "upper_policy"), &plan->upper);
         timing = cJSON_AddObjectToObject(root, "timing_us");
         (void)cJSON_AddNumberToObject(timing, "queue", (double)plan->queue_us);
         (void)cJSON_AddNumberToObject(timing, "score", (double)plan->score_us);
@@ -90,9 +109,31 @@ static bool plan_json(const struct ckv_plan *plan, const struct ckv_written *wri
         return json_print(root);
 }
 
-static void plan_text(const struct ckv_plan *plan) {
+static void ranges_text(const uint32_t *ranges, size_t count) {
+        for (size_t k = 0; k < count; k++) {
+                uint32_t first = ranges[2 * k], last = ranges[2 * k + 1] - 1;
+
+                if (first == last)
+                        printf(" %" PRIu32, first);
+                else
+                        printf(" %" PRIu32 "-%" PRIu32, first, last);
+        }
+}
+
+static void policy_text(const char *label, const struct chunkkv_policy *policy) {
         struct ckv_parameter parameter;
 
+        printf("%s:", label);
+        for (size_t i = 0; ckv_settings_parameter(policy, i, &parameter); i++) {
+                if (parameter.present && parameter.word)
+                        printf(" %s=%s", parameter.name, parameter.word);
+                else if (parameter.present && parameter.number != 0)
+                        printf(" %s=%g", parameter.name, parameter.number);
+        }
+        printf("\n");
+}
+
+static void plan_text(const struct ckv_plan *plan) {
         printf("layer     rows     kept   budget  kept rows\n");
         for (size_t i = 0; i < plan->layer_count; i++) {
                 const struct ckv_plan_layer *layer = &plan->layers[i];
@@ -102,24 +143,20 @@ static void plan_text(const struct ckv_plan *plan) {
                        layer->kept_count, layer->budget);
                 if (why)
                         printf(" all (%s)", why);
-                for (size_t k = 0; !why && k < layer->range_count; k++) {
-                        uint32_t first = layer->ranges[2 * k], last = layer->ranges[2 * k + 1] - 1;
-
-                        if (first == last)
-                                printf(" %" PRIu32, first);
-                        else
-                                printf(" %" PRIu32 "-%" PRIu32, first, last);
+                else
+                        ranges_text(layer->ranges, layer->range_count);
+                for (size_t k = 0; k < layer->more_count; k++) {
+                        printf("\n%34s head %zu:", "", k + 1);
+                        ranges_text(layer->more[k].ranges, layer->more[k].range_count);
                 }
+                if (!isnan(layer->kept_mass))
+                        printf("  mass %.4f", (double)layer->kept_mass);
                 printf("\n");
         }
-        printf("policy:");
-        for (size_t i = 0; ckv_settings_parameter(&plan->policy, i, &parameter); i++) {
-                if (parameter.present && parameter.word)
-                        printf(" %s=%s", parameter.name, parameter.word);
-                else if (parameter.present && parameter.number != 0)
-                        printf(" %s=%g", parameter.name, parameter.number);
-        }
-        printf("\ntime: queue %" PRIu64 " us, score %" PRIu64 " us, select %" PRIu64 " us, move %" PRIu64 " us, total %"
+        policy_text("policy", &plan->policy);
+        if (plan->has_upper)
+                policy_text("upper half", &plan->upper);
+        printf("time: queue %" PRIu64 " us, score %" PRIu64 " us, select %" PRIu64 " us, move %" PRIu64 " us, total %"
         PRIu64 " us\n",
                plan->queue_us, plan->score_us, plan->select_us, plan->move_us, plan->total_us);
 }

@@ -56,16 +56,46 @@ static const char *span_add(struct ckv_settings *settings, const char *text) {
         return list_append(&settings->protect, &settings->protect_count, sizeof(span), &span) ? NULL : no_memory;
 }
 
+/* Reads a file of lengths as one line of them. Return: NULL, or what is wrong. */
+static const char *lengths_read(const char *path, char **ret_text) {
+        _cleanup_free_ char *text = NULL;
+        FILE *stream = fopen(path, "re");
+        size_t size = 0, n;
+        ssize_t length;
+
+        if (!stream)
+                return "be numbers from 1 to 4294967295 with commas between them, or a file of them";
+        length = getdelim(&text, &size, '\0', stream);
+        (void)fclose(stream);
+        if (length <= 0)
+                return "be a file that has numbers in it";
+        n = strcspn(text, "0123456789");
+        memmove(text, text + n, strlen(text + n) + 1);
+        for (char *p = text; *p; p++)
+                *p = strchr(" \t\r\n", *p) ? ',' : *p;
+        *ret_text = ckv_steal(&text);
+        return NULL;
+}
+
 static const char *lengths_add(struct ckv_settings *settings, const char *text) {
-        _cleanup_free_ char *copy = strdup(text);
-        char *rest = copy, *piece;
+        _cleanup_free_ char *copy = NULL;
+        bool list = strspn(text, "0123456789,") == strlen(text);
+        const char *why = NULL;
+        char *rest, *piece;
         uint32_t length;
 
-        if (!copy)
-                return no_memory;
+        if (list)
+                copy = strdup(text);
+        else
+                why = lengths_read(text, &copy);
+        if (why || !copy)
+                return why ? why : no_memory;
+        rest = copy;
         while ((piece = strsep(&rest, ","))) {
+                if (!list && *piece == '\0')
+                        continue;       /* several blanks */
                 if (!ckv_u32_parse(piece, &length) || length == 0)
-                        return "be numbers from 1 to 4294967295 with commas between them";
+                        return "be numbers from 1 to 4294967295 with commas between them, or a file of them";
                 if (!list_append(&settings->chunk_lengths, &settings->chunk_length_count, sizeof(length), &length))
                         return no_memory;
         }
@@ -218,7 +248,7 @@ static const char *pairs_check(const struct ckv_settings *settings) {
                 return "explain needs --tokens, a JSON file with the text";
         if (settings->command == CKV_COMMAND_EXPLAIN && !settings->out)
                 return "explain needs --out, the page to write";
-        if (!settings->keep_ratio && !settings->max_tokens)
+        if (!settings->keep_ratio && !settings->max_tokens && settings->policy.selector != CHUNKKV_SELECTOR_H2O)
                 return "--keep-ratio or --max-tokens must be given";
         return NULL;
 }

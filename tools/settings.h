@@ -50,6 +50,8 @@ struct ckv_settings {
         uint32_t *chunk_lengths;        /* [chunk_length_count] */
         size_t chunk_length_count;
         uint32_t keep_ratio, max_tokens, protect_prefix, logical_len;   /* 0 = not given */
+        bool kept_mass;                 /* plan, compress: ask for it */
+        uint32_t hybrid;                /* chunkkv_selector of the upper half of the layers; 0 = the same as below */
         uint32_t query_rows;            /* newest rows of the query tensor that are sent; 0 = all, up to 256 */
         struct chunkkv_policy policy;
         const char *typed[CKV_OPTIONS_MAX];     /* text of each option given, by its place in the table */
