@@ -87,7 +87,7 @@ $(O)/$(1): $$(patsubst %.c,$$(O)/%.o,$$($(1)_SOURCES)) $$($(1)_OBJECTS) $$(patsu
 	@$$(CC) $$(CKV_LDFLAGS) $$($(1)_LDFLAGS) -o $$@ $$^ $$($(1)_LDLIBS)
 OBJECTS += $$(patsubst %.c,$$(O)/%.o,$$($(1)_SOURCES))
 endef
-$(foreach p,$(PROGRAMS) $(TESTS),$(eval $(call program,$(p))))
+$(foreach p,$(PROGRAMS) $(TESTS) $(TEST_PROGRAMS),$(eval $(call program,$(p))))
 
 # sources that include generated headers wait for them
 $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
@@ -112,7 +112,7 @@ help:
 all: $(patsubst %,$(O)/%,$(PROGRAMS)) $(patsubst %,$(O)/lib%.a,base proto ipc kernels $(EXTRA_LIBRARIES)) \
         $(EXTRA_FILES)
 
-check-programs: all $(patsubst %,$(O)/%,$(TESTS))
+check-programs: all $(patsubst %,$(O)/%,$(TESTS) $(TEST_PROGRAMS))
 
 # The targets below may run on a machine that has make and nothing else, so each first installs, then calls make again,
 # on all cores unless this make was told a number itself.

@@ -220,3 +220,12 @@ test_scorers_LDLIBS := $(CHECK_LDLIBS)
 test_scorers_random_SOURCES := tests/test_scorers_random.c tests/support_random.c
 test_scorers_random_LIBS := kernels base
 test_scorers_random_LDLIBS := $(CHECK_LDLIBS)
+
+# the sandboxes of both processes; a gate that was taken over, for the Python tests
+TESTS += test_sandbox
+test_sandbox_SOURCES := tests/test_sandbox.c tests/support_files.c daemon/sandbox.c daemon/gate/sandbox.c
+test_sandbox_LIBS := ipc base
+test_sandbox_LDLIBS := $(CHECK_LDLIBS) -lseccomp
+TEST_PROGRAMS += hostile_gate
+hostile_gate_SOURCES := tests/hostile_gate.c
+hostile_gate_LIBS := ipc base
