@@ -113,8 +113,8 @@ class Problem:
         spike = min(4, policy["chunk"] - 1)
         return self._part(count, {**policy, **own}, each, one, selector=selector, chunk=policy["chunk"], window=1,
                           fill=fill, tight=policy["tight"], reuse=policy["reuse"], beta=policy["beta"] or 0,
-                          align=policy["align"], unit_reduce=policy["unit_reduce"], sinks=policy["sinks"], recent=policy.get("recent", 0),
-                          shortest=policy["min_tokens"], spike_keep=spike, **own)
+                          align=policy["align"], unit_reduce=policy["unit_reduce"], sinks=policy["sinks"],
+                          recent=policy.get("recent", 0), shortest=policy["min_tokens"], spike_keep=spike, **own)
 
     def _kvpress(self, first: int, count: int) -> Part:
         rng = self.rng
