@@ -122,6 +122,10 @@ static struct ckv_policy_fault judge_weights(const struct ckv_policy *asked, con
                 return TOGETHER(SCORER, policy->scorer, WINDOW_REDUCE, policy->window_reduce);
         if (policy->contrast_end > policy->contrast_first && policy->scorer != CKV_SCORER_WINDOW)
                 return TOGETHER(SCORER, policy->scorer, CONTRAST_END, policy->contrast_end);
+        if (policy->mute > 0 && policy->scorer != CKV_SCORER_WINDOW)
+                return TOGETHER(SCORER, policy->scorer, MUTE, policy->mute);
+        if (policy->pool == CKV_POOL_LEAK && policy->scorer != CKV_SCORER_WINDOW)
+                return TOGETHER(SCORER, policy->scorer, POOL, policy->pool);
         if (largest && policy->selector == CKV_SELECTOR_H2O)
                 return TOGETHER(WINDOW_REDUCE, policy->window_reduce, SELECTOR, policy->selector);
         if (largest && policy->norm != CKV_NORM_SUM)

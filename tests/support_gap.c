@@ -6,7 +6,8 @@
  *     X     = 2.01 * (rtol * max(|t_in|, |t_out|) + atol)
  *
  * A unit may differ if t_in - X <= R[u] <= t_out + X.  With mean, the kept mass
- * must be at least (1 - 2 rtol) times the reference's.
+ * must be at least (1 - 2 rtol) times the reference's; scores can be negative,
+ * and then 2 rtol of its size are allowed for.
  */
 #include "tests/support_gap.h"
 
@@ -65,11 +66,40 @@ static double absolute_products(const struct ckv_job *job, const struct ckv_job_
         return most * factor * (group->policy.layers == CKV_LAYERS_ONE ? group->layer_count : 1);
 }
 
-void gap_tolerance(const struct ckv_job *job, const struct ckv_job_group *group, double *ret_rtol, double *ret_atol) {
-        bool raw = group->policy.scorer == CKV_SCORER_RAW_QK;
+/* contrast: the largest score that a row has without it, of all layers that are added up, and all rows of a unit */
+static double without_contrast(const struct ckv_job *job, const struct ckv_job_group *group) {
+        struct ckv_job_group plain = *group;
+        size_t count = (size_t)ckv_score_heads(group) * group->selection.rows;
+        double *t = must_alloc(count * sizeof(*t)), most = 0;
 
-        *ret_rtol = raw ? 0 : 1e-4;
-        *ret_atol = raw ? 1e-5 * absolute_products(job, group) : 1e-30;
+        plain.policy.given &= ~(uint32_t)CKV_GIVEN_CONTRAST_FIRST;
+        for (uint32_t l = 0; l < group->layer_count; l++) {
+                ck_assert_int_eq(ckv_ref_score_rows(job, &plain, &group->layers[l], t), 0);
+                for (size_t j = 0; j < count; j++)
+                        most = CKV_MAX(most, t[j]);
+        }
+        free(t);
+        return most * (group->policy.unit_reduce == CKV_UNIT_SUM ? group->policy.chunk : 1) *
+               (group->policy.layers == CKV_LAYERS_ONE ? group->layer_count : 1);
+}
+
+void gap_tolerance(const struct ckv_job *job, const struct ckv_job_group *group, double *ret_rtol, double *ret_atol) {
+        const struct ckv_policy *policy = &group->policy;
+
+        *ret_rtol = 1e-4;
+        *ret_atol = 1e-30;
+        if (policy->scorer == CKV_SCORER_RAW_QK) {
+                *ret_rtol = 0;
+                *ret_atol = 1e-5 * absolute_products(job, group);
+        } else if (policy->scorer == CKV_SCORER_WINDOW && (policy->given & CKV_GIVEN_CONTRAST_FIRST))
+                *ret_atol = 1e-4 * without_contrast(job, group);
+        else if (policy->scorer == CKV_SCORER_KNORM || policy->scorer == CKV_SCORER_VK_RATIO)
+                *ret_rtol = 1e-5;
+        else if (policy->scorer == CKV_SCORER_KEYDIFF) {
+                *ret_rtol = 1e-5;
+                *ret_atol = 1e-5 * group->kv_heads;
+        } else if (policy->scorer == CKV_SCORER_LAGKV)
+                *ret_rtol = *ret_atol = 0;
 }
 
 static void flag_rows(const struct ckv_kept *kept, uint8_t *flags) {
@@ -83,7 +113,9 @@ static void scores_init(struct scores *s, const struct ckv_job *job, const struc
         uint32_t rows = group->selection.rows;
         bool one = policy->layers == CKV_LAYERS_ONE;
         uint8_t *flags = must_alloc(rows);
-        double *t = must_alloc(rows * sizeof(*t)), *sum;
+        /* sets of a layer stand side by side, one for each KV head with heads = each */
+        uint32_t heads = ckv_score_heads(group), layer = kept / heads;
+        double *t = must_alloc((size_t)heads * rows * sizeof(*t)), *sum;
         struct ckv_budget budget;
 
         ck_assert_int_eq(ckv_select_budget(&group->selection, flags, &budget), 0);
@@ -92,9 +124,9 @@ static void scores_init(struct scores *s, const struct ckv_job *job, const struc
         s->ours = must_alloc(s->units.count * sizeof(*s->ours));
         s->theirs = must_alloc(s->units.count * sizeof(*s->theirs));
         sum = must_alloc(s->units.count * sizeof(*sum));
-        for (uint64_t l = one ? 0 : kept - kept % policy->reuse; l < group->layer_count; l += policy->reuse) {
+        for (uint64_t l = one ? 0 : layer - layer % policy->reuse; l < group->layer_count; l += policy->reuse) {
                 ck_assert_int_eq(ckv_ref_score_rows(job, group, &group->layers[l], t), 0);
-                ckv_ref_unit_scores(policy, &s->units, rows, t, s->r);
+                ckv_ref_unit_scores(policy, &s->units, rows, t + (size_t)(kept % heads) * rows, s->r);
                 for (uint32_t u = 0; u < s->units.count; u++)
                         sum[u] += (double)s->r[u];
                 if (!one)
@@ -160,7 +192,7 @@ static enum gap judge(const struct ckv_job *job, const struct ckv_job_group *gro
         if (group->policy.profile == CKV_PROFILE_PAPER)
                 return any ? GAP_WITHIN : GAP_OUTSIDE;
         if (rtol > 0 && group->policy.unit_reduce == CKV_UNIT_MEAN && group->policy.fill != CKV_FILL_NONE &&
-            mass[1] < (1 - 2 * rtol) * mass[0])
+            mass[1] < mass[0] - 2 * rtol * fabs(mass[0]) - 2 * atol * group->selection.rows)
                 return GAP_OUTSIDE;
         return all ? GAP_WITHIN : GAP_OUTSIDE;
 }

@@ -215,6 +215,31 @@ static void make_given(struct dice *dice, struct ckv_job_group *group) {
         free(flags);
 }
 
+/* Scorers that need no queries, drop, and what scorer window can do with its query rows; all of them rows of the window */
+static void random_scorer(struct dice *dice, struct ckv_policy *p) {
+        uint32_t kind = dice_roll(dice, 12);
+
+        if (kind < 4)
+                p->scorer = PICK(dice, CKV_SCORER_KNORM, CKV_SCORER_KEYDIFF, CKV_SCORER_LAGKV, CKV_SCORER_VK_RATIO);
+        if (kind == 4 && p->window <= 16)
+                p->scorer = CKV_SCORER_DROP;
+        if (p->scorer > CKV_SCORER_WINDOW || kind > 8)
+                return;
+        if (kind == 8)
+                p->pool = CKV_POOL_LEAK;
+        if (kind > 5) {
+                p->window_reduce = CKV_ROWS_MAX;
+                p->vote_rows = dice_roll(dice, p->window + 1);
+                p->norm = CKV_NORM_SUM;
+        }
+        if (kind == 6 || kind == 7) {
+                p->given |= CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE;
+                p->contrast_first = dice_roll(dice, p->window);
+                p->contrast_end = p->contrast_first + dice_roll(dice, p->window - p->contrast_first + 1);
+                p->mute = dice_roll(dice, 9);
+        }
+}
+
 static void random_policy(struct dice *dice, struct ckv_policy *ret_asked) {
         struct ckv_policy p = { .profile = PICK(dice, CKV_PROFILE_DEFAULT, CKV_PROFILE_DEFAULT, CKV_PROFILE_DEFAULT,
                                                 CKV_PROFILE_RETRIEVAL, CKV_PROFILE_KVPRESS, CKV_PROFILE_PAPER) };
@@ -245,6 +270,7 @@ static void random_policy(struct dice *dice, struct ckv_policy *ret_asked) {
                 p.given = CKV_GIVEN_MIN_TOKENS | (dice_roll(dice, 2) ? CKV_GIVEN_RECENT | CKV_GIVEN_SINKS : 0);
                 p.recent = dice_roll(dice, 40);
                 p.sinks = dice_roll(dice, 5);
+                random_scorer(dice, &p);
         }
         *ret_asked = p;
 }
@@ -336,7 +362,9 @@ static void random_group(struct dice *dice, const struct random_shape *shape, st
         group->layers = must_alloc(group->layer_count * sizeof(*group->layers));
         for (uint32_t l = 0; l < group->layer_count; l++) {
                 struct ckv_job_layer *layer = &group->layers[l];
-                bool latent = group->policy.value_weight == CKV_WEIGHT_NONE && dice_roll(dice, 8) == 0;
+                bool values = group->policy.value_weight != CKV_WEIGHT_NONE || group->policy.scorer == CKV_SCORER_LAGKV ||
+                              group->policy.scorer == CKV_SCORER_VK_RATIO || group->policy.scorer == CKV_SCORER_DROP;
+                bool latent = !values && dice_roll(dice, 8) == 0;
                 bool ties = !shape->no_ties && dice_roll(dice, 4) == 0;
 
                 layer->number = 2 * l + 5;

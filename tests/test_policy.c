@@ -324,6 +324,8 @@ START_TEST(what_does_not_go_together) {
                 { { .window_reduce = CKV_ROWS_MAX, .norm = CKV_NORM_MEAN }, CKV_FIELD_NORM, CKV_FIELD_WINDOW_REDUCE },
                 { { .window_reduce = CKV_ROWS_MAX, .scorer = CKV_SCORER_RAW_QK }, CKV_FIELD_SCORER, CKV_FIELD_WINDOW_REDUCE },
                 { { .window_reduce = CKV_ROWS_MAX, .selector = CKV_SELECTOR_H2O }, CKV_FIELD_WINDOW_REDUCE, CKV_FIELD_SELECTOR },
+                { { .mute = 4, .given = CKV_GIVEN_MUTE, .scorer = CKV_SCORER_KNORM }, CKV_FIELD_SCORER, CKV_FIELD_MUTE },
+                { { .pool = CKV_POOL_LEAK, .scorer = CKV_SCORER_KEYDIFF }, CKV_FIELD_SCORER, CKV_FIELD_POOL },
                 { { .vote_rows = 8 }, CKV_FIELD_VOTE_ROWS, CKV_FIELD_WINDOW_REDUCE },
                 { { .scorer = CKV_SCORER_KEYDIFF, .contrast_end = 64, .given = CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END },
                   CKV_FIELD_SCORER, CKV_FIELD_CONTRAST_END },
