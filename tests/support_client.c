@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 struct ckv_private support_daemon;
 const uint32_t model_table[3] = { 2, 0, 1 };
@@ -20,6 +21,13 @@ void support_daemon_start(void) {
 
 void support_daemon_stop(void) {
         ckv_private_stop(&support_daemon);
+}
+
+void support_daemon_again(void) {
+        char why[CKV_PRIVATE_WHY] = "";
+
+        ck_assert_int_eq(waitpid(support_daemon.pid, NULL, 0), support_daemon.pid);
+        ck_assert_msg(ckv_private_again(&support_daemon, 20000, why) == 0, "%s", why);
 }
 
 static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where) {
@@ -137,12 +145,16 @@ static void job_fill(struct model *model, enum chunkkv_mode mode) {
 }
 
 void model_open(struct model *ret_model, enum chunkkv_mode mode) {
-        const struct chunkkv_options options = { .endpoint = support_daemon.endpoint, .name = "test/1" };
+        model_open_with(ret_model, mode, (struct chunkkv_options){ .name = "test/1" });
+}
+
+void model_open_with(struct model *ret_model, enum chunkkv_mode mode, struct chunkkv_options options) {
         uint64_t size = (2 * (uint64_t)MODEL_PLANE_FLOATS + MODEL_QUERY_FLOATS) * sizeof(float);
         struct chunkkv_error error;
         int r;
 
         *ret_model = (struct model){ 0 };
+        options.endpoint = support_daemon.endpoint;
         r = chunkkv_connect(&options, &ret_model->client, &error);
         ck_assert_msg(r == 0, "%s", error.detail);
         r = chunkkv_memory_create("model", size, CHUNKKV_ACCESS_READ_WRITE, &ret_model->memory, &error);

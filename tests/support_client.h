@@ -35,6 +35,8 @@ struct model {
 extern struct ckv_private support_daemon;
 void support_daemon_start(void);
 void support_daemon_stop(void);
+/* support_daemon_again() - wait for the end of one that was killed, and start it anew */
+void support_daemon_again(void);
 
 /**
  * support_client_run() - run tests that have a daemon each
@@ -49,6 +51,8 @@ int support_client_run(const char *name, const TTest *const *tests, size_t count
 
 /* model_open() - connect, register, fill in a job of @mode that keeps half; fails the test otherwise */
 void model_open(struct model *ret_model, enum chunkkv_mode mode);
+/* model_open_with() - the same by options of one's own, whose endpoint is filled in */
+void model_open_with(struct model *ret_model, enum chunkkv_mode mode, struct chunkkv_options options);
 void model_close(struct model *model);
 
 /* model_row() - [MODEL_ROW_FLOATS] a row of plane 0 (K) or 1 (V) in @base, which is laid out like the memory */

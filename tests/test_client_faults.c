@@ -48,14 +48,14 @@ static pid_t core_signal_later(int number, unsigned ms) {
         return pid;
 }
 
-static void core_death(enum chunkkv_mode mode, uint32_t cache) {
+static void core_death(enum chunkkv_mode mode, uint8_t slots, uint32_t cache) {
         struct chunkkv_result *result = NULL;
         struct chunkkv_error error;
         struct chunkkv_pong pong;
         uint64_t request_id, begin = ckv_now_nsec();
         struct model model;
 
-        model_open(&model, mode);
+        model_open_with(&model, mode, (struct chunkkv_options){ .control_slots = slots });
         core_signal(SIGSTOP);
         ck_assert_int_eq(chunkkv_compress_submit(model.client, &model.job, 60000, &request_id, &error), 0);
         core_signal(SIGKILL);
@@ -67,17 +67,27 @@ static void core_death(enum chunkkv_mode mode, uint32_t cache) {
         ck_assert_uint_eq(error.request_id, request_id);
         /* told by the pidfd, not by a timeout */
         ck_assert_uint_lt(ckv_now_nsec() - begin, 5 * CKV_NSEC_PER_SEC);
-        ck_assert_int_eq(chunkkv_ping(model.client, 60000, &pong, &error), -EOWNERDEAD);
+        ck_assert_int_eq(chunkkv_ping(model.client, 200, &pong, &error), -EOWNERDEAD);
+        /* the next one takes its place */
+        support_daemon_again();
+        ck_assert_int_eq(chunkkv_ping(model.client, 0, &pong, &error), 0);
+        ck_assert_int_eq(chunkkv_compress(model.client, &model.job, 0, &result, &error), 0);
+        result = chunkkv_result_free(result);
         model_close(&model);
 }
 
 START_TEST(core_dies_in_place) {
-        core_death(CHUNKKV_MODE_IN_PLACE, CHUNKKV_CACHE_TORN);
+        core_death(CHUNKKV_MODE_IN_PLACE, CHUNKKV_NO_SLOTS, CHUNKKV_CACHE_TORN);
+}
+END_TEST
+
+START_TEST(core_dies_in_place_with_a_slot) {
+        core_death(CHUNKKV_MODE_IN_PLACE, 0, CHUNKKV_CACHE_CLEAN);
 }
 END_TEST
 
 START_TEST(core_dies_plan) {
-        core_death(CHUNKKV_MODE_PLAN, CHUNKKV_CACHE_CLEAN);
+        core_death(CHUNKKV_MODE_PLAN, 0, CHUNKKV_CACHE_CLEAN);
 }
 END_TEST
 
@@ -87,12 +97,34 @@ START_TEST(silence_leaves_it_pending) {
         struct chunkkv_pong pong;
         struct model model;
 
-        model_open(&model, CHUNKKV_MODE_IN_PLACE);
+        model_open_with(&model, CHUNKKV_MODE_IN_PLACE, (struct chunkkv_options){ .control_slots = CHUNKKV_NO_SLOTS });
         core_signal(SIGSTOP);
         ck_assert_int_eq(chunkkv_compress(model.client, &model.job, 200, &result, &error), -ETIMEDOUT);
         ck_assert_uint_eq(error.cache, CHUNKKV_CACHE_PENDING);
         core_signal(SIGCONT);
         ck_assert_int_eq(chunkkv_ping(model.client, 0, &pong, &error), 0);
+        model_close(&model);
+}
+END_TEST
+
+START_TEST(silence_is_clean_where_the_swap_is_won) {
+        _cleanup_free_ void *before = NULL;
+        struct chunkkv_result *result = NULL;
+        struct chunkkv_error error;
+        struct model model;
+
+        model_open(&model, CHUNKKV_MODE_IN_PLACE);
+        before = malloc(model.memory.size);
+        ck_assert_ptr_nonnull(before);
+        memcpy(before, model.memory.address, model.memory.size);
+        core_signal(SIGSTOP);
+        ck_assert_int_eq(chunkkv_compress(model.client, &model.job, 200, &result, &error), -ETIMEDOUT);
+        ck_assert_uint_eq(error.cache, CHUNKKV_CACHE_CLEAN);
+        core_signal(SIGCONT);
+        /* and the slot serves the next job */
+        ck_assert_int_eq(chunkkv_compress(model.client, &model.job, 0, &result, &error), 0);
+        ck_assert_int_ne(memcmp(before, model.memory.address, model.memory.size), 0);
+        result = chunkkv_result_free(result);
         model_close(&model);
 }
 END_TEST
@@ -177,7 +209,8 @@ END_TEST
 
 int main(void) {
         const TTest *const tests[] = {
-                core_dies_in_place, core_dies_plan, silence_leaves_it_pending, silence_of_a_plan_is_clean,
+                core_dies_in_place, core_dies_in_place_with_a_slot, core_dies_plan,
+                silence_is_clean_where_the_swap_is_won, silence_leaves_it_pending, silence_of_a_plan_is_clean,
                 late_answer_settles_it, gate_dies_nobody_notices, lost_request_is_repeated,
         };
 

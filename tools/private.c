@@ -111,7 +111,9 @@ static void log_tail(const struct ckv_private *private, char *ret_line, size_t s
 }
 
 static int ready_wait(struct ckv_private *private, uint64_t until_nsec, char *why) {
-        const struct chunkkv_options options = { .endpoint = private->endpoint, .timeout_ms = 500 };
+        const struct chunkkv_options options = {
+                .endpoint = private->endpoint, .timeout_ms = 500, .control_slots = CHUNKKV_NO_SLOTS,
+        };
         struct chunkkv_client *client;
         struct chunkkv_error error;
         char line[256];
@@ -136,17 +138,33 @@ static int ready_wait(struct ckv_private *private, uint64_t until_nsec, char *wh
         }
 }
 
-int ckv_private_start(uint32_t timeout_ms, struct ckv_private *ret_private, char ret_why[static CKV_PRIVATE_WHY]) {
+int ckv_private_again(struct ckv_private *private, uint32_t timeout_ms, char ret_why[static CKV_PRIVATE_WHY]) {
         uint64_t until = ckv_now_nsec() + timeout_ms * CKV_NSEC_PER_MSEC;
-        const char *parent_directory = getenv("TMPDIR");
-        pid_t parent = getpid();
         char program[PATH_MAX], path[128];
         _cleanup_close_ int log_fd = -1;
+        pid_t parent = getpid();
+
+        if (!ckv_private_program(program, sizeof(program)))
+                program[0] = '\0';
+        (void)snprintf(path, sizeof(path), "%s/log", private->directory);
+        log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (log_fd < 0)
+                return fail(ret_why, -errno, "%s: %s", path, strerror(errno));
+        private->pid = fork();
+        if (private->pid == 0)
+                child_run(private, program, parent, log_fd);
+        if (private->pid < 0) {
+                private->pid = 0;
+                return fail(ret_why, -errno, "fork: %s", strerror(errno));
+        }
+        return ready_wait(private, until, ret_why);
+}
+
+int ckv_private_start(uint32_t timeout_ms, struct ckv_private *ret_private, char ret_why[static CKV_PRIVATE_WHY]) {
+        const char *parent_directory = getenv("TMPDIR");
         int n;
 
         *ret_private = (struct ckv_private){ 0 };
-        if (!ckv_private_program(program, sizeof(program)))
-                program[0] = '\0';
         /* the name of a socket has at most 107 bytes: a long TMPDIR does not do */
         if (!parent_directory || parent_directory[0] != '/' || strlen(parent_directory) > 40)
                 parent_directory = "/tmp";
@@ -158,18 +176,7 @@ int ckv_private_start(uint32_t timeout_ms, struct ckv_private *ret_private, char
                             strerror(n));
         }
         (void)snprintf(ret_private->endpoint, sizeof(ret_private->endpoint), "%s/main", ret_private->directory);
-        (void)snprintf(path, sizeof(path), "%s/log", ret_private->directory);
-        log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-        if (log_fd < 0)
-                return fail(ret_why, -errno, "%s: %s", path, strerror(errno));
-        ret_private->pid = fork();
-        if (ret_private->pid == 0)
-                child_run(ret_private, program, parent, log_fd);
-        if (ret_private->pid < 0) {
-                ret_private->pid = 0;
-                return fail(ret_why, -errno, "fork: %s", strerror(errno));
-        }
-        return ready_wait(ret_private, until, ret_why);
+        return ckv_private_again(ret_private, timeout_ms, ret_why);
 }
 
 static int entry_remove(const char *path, const struct stat *info, int type, struct FTW *where) {

@@ -27,6 +27,15 @@ struct ckv_private {
  */
 int ckv_private_start(uint32_t timeout_ms, struct ckv_private *ret_private, char ret_why[static CKV_PRIVATE_WHY]);
 
+/**
+ * ckv_private_again() - start one that has ended anew, in the same directory and at the same endpoint
+ * @private: its process was waited for
+ * @ret_why: on failure one sentence
+ *
+ * Return: 0 or -errno.
+ */
+int ckv_private_again(struct ckv_private *private, uint32_t timeout_ms, char ret_why[static CKV_PRIVATE_WHY]);
+
 /* ckv_private_stop() - SIGTERM, then SIGKILL after 10 s, and remove the directory; a stopped one is fine */
 void ckv_private_stop(struct ckv_private *private);
 

@@ -24,7 +24,7 @@
  *
  *     -EREMOTEIO   the daemon refused; chunkkv_error.code, field and detail say what
  *     -ETIMEDOUT   no answer within the timeout
- *     -EOWNERDEAD  the daemon died; the connection is of no more use but to be closed
+ *     -EOWNERDEAD  the daemon died, or no new one came in time; chunkkv_error.cache says what became of the tensors
  *     -ECONNRESET  the daemon ended the session, as when it is stopped; radius SESSION: close, and connect anew
  *     -EPROTO      the answer does not follow the protocol
  *     -EMSGSIZE    the request is longer than the daemon takes, also with its tables in shared memory
@@ -45,8 +45,14 @@
  * Versions.  The shared library is libchunkkv.so.0.  A change that old programs
  * would not survive, like another member of a struct, makes another number.
  *
- * Not in this version: CUDA memory, control pages (so a daemon that dies while
- * it moves rows leaves a torn cache), hold and Commit.
+ * Crashes.  A daemon that dies does not take a cache with it.  Jobs in place
+ * leave on a page shared with the daemon which rows are kept and how many steps
+ * of the move are done; when it dies, chunkkv_compress_wait() finishes the move
+ * by itself and returns a result, with chunkkv_result.repaired.  The next call
+ * waits for the new daemon, and registers all regions and caches again: their
+ * numbers stay good.  The caller does nothing, but for keeping the memory alive.
+ *
+ * Not in this version: CUDA memory.
  */
 #ifndef CHUNKKV_H
 #define CHUNKKV_H
@@ -89,7 +95,7 @@ enum chunkkv_cache_state {
         CHUNKKV_CACHE_CLEAN,            /* nothing was written */
         CHUNKKV_CACHE_COMMITTED,        /* compressed, whole */
         CHUNKKV_CACHE_TORN,             /* in between for good: do not use it, recompute */
-        CHUNKKV_CACHE_TORN_REPAIRABLE,
+        CHUNKKV_CACHE_TORN_REPAIRABLE,  /* in between: chunkkv_repair() */
         CHUNKKV_CACHE_PENDING,          /* not known: the daemon may still write; hands off until chunkkv_close() */
 };
 
@@ -209,10 +215,16 @@ CHUNKKV_API size_t chunkkv_error_format(const struct chunkkv_error *error, char 
 
 struct chunkkv_client;
 
+#define CHUNKKV_NO_SLOTS UINT8_MAX
+
 struct chunkkv_options {
         const char *endpoint;           /* of the sockets PREFIX.zmq and PREFIX.fd; NULL = chunkkv_default_endpoint() */
         const char *name;               /* for logs, at most 64 printable characters; NULL = "libchunkkv/VERSION" */
         uint32_t timeout_ms;            /* for all of chunkkv_connect(); 0 = 5000 */
+        uint8_t control_slots;          /* jobs in place at once that survive the daemon's death; 0 = 8, CHUNKKV_NO_SLOTS */
+        bool no_roll_forward;           /* leave a torn move to chunkkv_repair() */
+        uint16_t kept_pages;            /* of 4096 bytes, room for the kept sets of one such job; 0 = 256: 24 bytes for each
+                                           set and 8 for each kept run; a job that may need more goes without */
 };
 
 /* What the daemon said about itself.  Limits: 0 = it did not say. */
@@ -239,9 +251,8 @@ CHUNKKV_API const char *chunkkv_default_endpoint(void);
  * @ret_client: the caller's, ends with chunkkv_close()
  * @ret_error:  may be NULL
  *
- * The session lives as long as the process and this connection.  A daemon that
- * was started anew since (CHUNKKV_CODE_STALE_BOOT, -EOWNERDEAD) needs a new
- * connection and new registrations.
+ * The session lives as long as the process and this connection.  When the
+ * daemon is started anew the connection goes over to the new one by itself.
  *
  * Return: 0; -ENOENT or -ECONNREFUSED if no daemon serves the endpoint, -EACCES
  * if it may not be used, -ENAMETOOLONG; or as above.
@@ -530,8 +541,9 @@ struct chunkkv_job {
         const struct chunkkv_queries *queries;  /* NULL: every group brings given_runs or scores_in */
         uint32_t reply_form;            /* chunkkv_reply_form; RUNS, ROWS, IN_REGION or NO_SETS */
         struct chunkkv_slice reply_to;  /* with IN_REGION: written there, for chunkkv_region_set_next() */
-        bool single_pass;
+        bool single_pass;               /* no steps, so never TOO_MANY_STEPS: the daemon's death in the move leaves TORN */
         bool want_kept_mass;            /* for chunkkv_kept_mass() */
+        bool hold;                      /* select, answer in phase SELECTED, and wait for chunkkv_commit() */
 };
 
 /* ---- what was kept */
@@ -568,6 +580,7 @@ struct chunkkv_result {
         uint32_t cache;                 /* chunkkv_cache_state */
         uint32_t logical_len;
         bool repeated_answer;           /* the stored answer to an earlier copy of the request */
+        bool repaired;                  /* the daemon died in the move, and others finished it: no times, policies, budget */
         const struct chunkkv_group_result *groups;      /* [group_count] in the order of the job */
         size_t group_count;
         uint32_t queue_us, score_us, select_us, move_us, total_us;
@@ -583,7 +596,7 @@ struct chunkkv_result {
  * cancelled and its fate waited for, at most two seconds more.  So success may
  * come a little late, and after -ETIMEDOUT chunkkv_error.cache says CLEAN if
  * nothing was written, and PENDING if that could not be found out.  After
- * -EOWNERDEAD it says TORN for CHUNKKV_MODE_IN_PLACE.
+ * -EOWNERDEAD it says TORN where a move in place could not be finished.
  *
  * Return: 0 or as above.
  */
@@ -609,12 +622,35 @@ CHUNKKV_API int chunkkv_compress_submit(struct chunkkv_client *client, const str
 CHUNKKV_API int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id,
                                       struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
 
+/**
+ * chunkkv_commit() - let the daemon move the rows of a job that it holds
+ * @request_id: chunkkv_result.request_id of a result in phase SELECTED
+ * @ret_result: the caller's; its sets are those of the held result, and it has none itself unless it is repaired
+ *
+ * The daemon holds a job for two seconds, or as its operator said; chunkkv_cancel() ends it sooner.
+ *
+ * Return: as chunkkv_compress(); -EREMOTEIO if the hold has ended: nothing was written; -EINVAL for an unknown request_id.
+ */
+CHUNKKV_API int chunkkv_commit(struct chunkkv_client *client, uint64_t request_id, uint32_t timeout_ms,
+                               struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+
+/**
+ * chunkkv_repair() - let the daemon of now finish the move that an earlier one died in
+ * @request_id: chunkkv_error.request_id of an error whose cache is TORN_REPAIRABLE
+ *
+ * For what the library does not finish itself.  Waits for the new daemon, and registers everything again.
+ *
+ * Return: as chunkkv_compress(); -EINVAL for an unknown request_id.
+ */
+CHUNKKV_API int chunkkv_repair(struct chunkkv_client *client, uint64_t request_id, uint32_t timeout_ms,
+                               struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+
 struct chunkkv_outcome {
         uint32_t phase, code, cache;    /* chunkkv_phase, chunkkv_code, chunkkv_cache_state */
 };
 
 /**
- * chunkkv_cancel() - ask that a submitted request end; its own answer is still to be waited for
+ * chunkkv_cancel() - ask that a submitted request end; its own answer is still to be waited for, but for a held one
  * @ret_outcome: what became of the request so far; may be NULL
  *
  * Return: 0; -EREMOTEIO if it is past the point where it can be cancelled, or unknown; or as above.

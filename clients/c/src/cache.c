@@ -3,7 +3,7 @@
  * Whether a description fits its regions is the daemon's to judge; the library
  * adds no opinion of its own.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 #include <errno.h>
 
@@ -83,16 +83,36 @@ static bool body_encode(struct ckv__arena *arena, const struct chunkkv_group *gr
         return !arena->failed;
 }
 
+int ckv__cache_send(struct chunkkv_client *client, Chunkkv__V1__RegisterCache *body, uint64_t deadline_nsec,
+                    uint32_t *ret_id, bool *ret_fast_path, struct chunkkv_error *ret_error) {
+        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        Chunkkv__V1__Request message;
+        int r;
+
+        chunkkv__v1__request__init(&message);
+        message.body_case = CHUNKKV__V1__REQUEST__BODY_REGISTER_CACHE;
+        message.register_cache = body;
+        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_CACHE_REGISTERED, &reply, ret_error);
+        if (r)
+                return r;
+        *ret_id = reply->cache_registered->cache_id;
+        if (ret_fast_path)
+                *ret_fast_path = reply->cache_registered->fast_path;
+        return 0;
+}
+
 int chunkkv_cache_register(struct chunkkv_client *client, const struct chunkkv_group *groups, size_t group_count,
                            const struct chunkkv_plane *planes, size_t plane_count, uint32_t timeout_ms,
                            uint32_t *ret_cache_id,
                            bool *ret_fast_path, struct chunkkv_error *ret_error) {
         _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
         Chunkkv__V1__RegisterCache body = CHUNKKV__V1__REGISTER_CACHE__INIT;
-        Chunkkv__V1__Request message;
-        _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
         _locked_ struct chunkkv_client *held = ckv__lock(client);
+        _cleanup_free_ uint8_t *bytes = NULL;
         uint64_t deadline_nsec;
+        uint32_t id, handle;
+        bool fast_path;
+        size_t size;
         int r;
 
         r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
@@ -103,15 +123,22 @@ int chunkkv_cache_register(struct chunkkv_client *client, const struct chunkkv_g
         if (!body_encode(&arena, groups, group_count, planes, plane_count, &body))
                 return ckv__fault(ret_error, -ENOMEM, "", "no memory for %zu groups and %zu planes", group_count,
                                   plane_count);
-        chunkkv__v1__request__init(&message);
-        message.body_case = CHUNKKV__V1__REQUEST__BODY_REGISTER_CACHE;
-        message.register_cache = &body;
-        r = ckv__call(client, &message, deadline_nsec, CHUNKKV__V1__RESPONSE__BODY_CACHE_REGISTERED, &reply, ret_error);
+        size = chunkkv__v1__register_cache__get_packed_size(&body);
+        bytes = malloc(size ? size : 1);
+        if (!bytes)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory for the description of a cache");
+        (void)chunkkv__v1__register_cache__pack(&body, bytes);
+        r = ckv__revive(client, deadline_nsec, ret_error);
+        if (r == 0)
+                r = ckv__cache_send(client, &body, deadline_nsec, &id, &fast_path, ret_error);
         if (r)
                 return r;
-        *ret_cache_id = reply->cache_registered->cache_id;
+        handle = ckv__cache_remember(client, ckv_steal(&bytes), size, id);
+        if (handle == 0)
+                return ckv__fault(ret_error, -ENOMEM, "", "no memory to remember a cache");
+        *ret_cache_id = handle;
         if (ret_fast_path)
-                *ret_fast_path = reply->cache_registered->fast_path;
+                *ret_fast_path = fast_path;
         return 0;
 }
 
@@ -130,5 +157,9 @@ int chunkkv_cache_unregister(struct chunkkv_client *client, uint32_t cache_id, u
         chunkkv__v1__request__init(&message);
         message.body_case = CHUNKKV__V1__REQUEST__BODY_UNREGISTER_CACHE;
         message.unregister_cache = &body;
-        return ckv__call(client, &message, deadline_nsec, 0, NULL, ret_error);
+        if (!ckv__core_is_dead(client))
+                r = ckv__call(client, &message, deadline_nsec, 0, NULL, ret_error);
+        if (r == 0)
+                ckv__cache_forget(client, cache_id);
+        return r;
 }

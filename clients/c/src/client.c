@@ -4,7 +4,7 @@
  * together here; the protocol would let a session survive without its side
  * socket, but nobody could hand over memory then.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ struct chunkkv_client *chunkkv_close(struct chunkkv_client *client) {
         if (!client)
                 return NULL;
         (void)ckv__lock(client);
-        if (client->in_session && !client->dead) {
+        if (client->in_session && !ckv__core_is_dead(client)) {
                 Chunkkv__V1__EndSession end = CHUNKKV__V1__END_SESSION__INIT;
                 Chunkkv__V1__Request message;
 
@@ -41,11 +41,16 @@ struct chunkkv_client *chunkkv_close(struct chunkkv_client *client) {
         }
         while (client->requests)
                 (void)ckv__request_free(client, client->requests);
-        ckv__zmq_close(client);
-        client->side_fd = ckv_close(client->side_fd);
-        client->core_pidfd = ckv_close(client->core_pidfd);
+        while (client->writings)
+                (void)ckv__writing_free(client, client->writings);
+        ckv__session_drop(client);
         client->wake_fd = ckv_close(client->wake_fd);
         ckv__scratch_free_all(client);
+        ckv__registry_free(client);
+        ckv__page_release(client->page);
+        free(client->page);
+        free(client->prefix);
+        free(client->name);
         (void)pthread_mutex_unlock(&client->mutex);
         (void)pthread_cond_destroy(&client->news);
         (void)pthread_mutex_destroy(&client->mutex);
@@ -84,19 +89,15 @@ static void info_fill(struct chunkkv_info *info, const Chunkkv__V1__Welcome *wel
         }
 }
 
-static int hello(struct chunkkv_client *client, const char *name, uint8_t token[static 16], uint64_t deadline_nsec,
+static int hello(struct chunkkv_client *client, uint8_t token[static 16], uint64_t deadline_nsec,
                  struct chunkkv_error *ret_error) {
         Chunkkv__V1__Hello body;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
-        _cleanup_free_ char *copy = strdup(name);
-        _locked_ struct chunkkv_client *held = ckv__lock(client);
         int r;
 
-        if (!copy)
-                return ckv__fault(ret_error, -ENOMEM, "", "no memory for a name");
         chunkkv__v1__hello__init(&body);
-        body.client = copy;
+        body.client = client->name;
         body.now_ns = ckv_now_nsec();
         body.attach_token = (ProtobufCBinaryData){ .len = 16, .data = token };
         chunkkv__v1__request__init(&message);
@@ -113,8 +114,27 @@ static int hello(struct chunkkv_client *client, const char *name, uint8_t token[
                                   "two daemons answer on this endpoint, or it was started anew just now");
         memcpy(client->session_token, reply->welcome->session_token.data, sizeof(client->session_token));
         info_fill(&client->info, reply->welcome);
+        if (!(client->info.capabilities >> CHUNKKV__V1__CAPABILITY__CAP_CONTROL_PAGE & 1))
+                client->page->attached = false;
         client->in_session = true;
         return 0;
+}
+
+int ckv__session_begin(struct chunkkv_client *client, uint64_t deadline_nsec, struct chunkkv_error *ret_error) {
+        uint8_t token[16];
+        int r;
+
+        client->in_session = false;
+        r = ckv__side_connect(client, client->prefix, deadline_nsec, token, ret_error);
+        if (r == 0)
+                r = ckv__zmq_connect(client, client->prefix, ret_error);
+        return r ? r : hello(client, token, deadline_nsec, ret_error);
+}
+
+void ckv__session_drop(struct chunkkv_client *client) {
+        ckv__zmq_close(client);
+        client->side_fd = ckv_close(client->side_fd);
+        client->core_pidfd = ckv_close(client->core_pidfd);
 }
 
 static bool name_is_fine(const char *name) {
@@ -128,7 +148,7 @@ static bool name_is_fine(const char *name) {
 }
 
 /* Return: a client that is connected to nothing, or NULL without memory or descriptors. */
-static struct chunkkv_client *client_new(void) {
+static struct chunkkv_client *client_new(const char *prefix, const char *name) {
         struct chunkkv_client *client = calloc(1, sizeof(*client));
         pthread_condattr_t monotonic;
 
@@ -136,7 +156,14 @@ static struct chunkkv_client *client_new(void) {
                 return NULL;
         client->side_fd = client->core_pidfd = -1;
         client->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (client->wake_fd < 0) {
+        client->page = calloc(1, sizeof(*client->page));
+        client->prefix = strdup(prefix);
+        client->name = strdup(name);
+        if (client->wake_fd < 0 || !client->page || !client->prefix || !client->name) {
+                (void)ckv_close(client->wake_fd);
+                free(client->page);
+                free(client->prefix);
+                free(client->name);
                 free(client);
                 return NULL;
         }
@@ -154,7 +181,6 @@ int chunkkv_connect(const struct chunkkv_options *options, struct chunkkv_client
         static const struct chunkkv_options none = { 0 };
         _cleanup_(client_closep) struct chunkkv_client *client = NULL;
         const char *prefix, *name;
-        uint8_t token[16];
         uint64_t deadline_nsec;
         int r;
 
@@ -167,16 +193,16 @@ int chunkkv_connect(const struct chunkkv_options *options, struct chunkkv_client
         r = ckv__deadline(options->timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
-        client = client_new();
+        client = client_new(prefix, name);
         if (!client)
                 return ckv__fault(ret_error, -ENOMEM, "", "no memory or descriptor for a client");
-        r = ckv__side_connect(client, prefix, deadline_nsec, token, ret_error);
+        client->no_roll_forward = options->no_roll_forward;
+        r = ckv__page_create(options, client->page, ret_error);
         if (r)
                 return r;
-        r = ckv__zmq_connect(client, prefix, ret_error);
-        if (r)
-                return r;
-        r = hello(client, name, token, deadline_nsec, ret_error);
+        (void)ckv__lock(client);
+        r = ckv__session_begin(client, deadline_nsec, ret_error);
+        (void)pthread_mutex_unlock(&client->mutex);
         if (r)
                 return r;
         *ret_client = ckv_steal(&client);

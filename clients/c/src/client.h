@@ -29,9 +29,13 @@ struct ckv__request {
         uint32_t mode;                  /* chunkkv_mode of a compress request, else 0 */
         uint32_t reply_form;            /* chunkkv_reply_form that the caller wants */
         struct ckv__scratch *tables, *sets;     /* memory of ours that the request names, or NULL */
+        struct ckv__writing *writing;   /* the job that it is about, if its end must be known; the client's */
+        uint64_t target;                /* what a Cancel of it names, if not its own id */
         bool waited_for;                /* a thread waits for it already */
         bool due;                       /* to be sent as soon as the socket takes it */
         bool sent;                      /* at least one copy has left */
+        bool sent_again;                /* and one more */
+        bool orphan;                    /* the daemon that it was sent to is dead, and there is a new one */
         Chunkkv__V1__Response *reply;   /* NULL = not here yet */
 };
 
@@ -52,6 +56,13 @@ struct chunkkv_client {
         uint64_t last_cookie;
         struct ckv__request *requests;
         struct ckv__scratch *scratch;
+        struct ckv__page *page;         /* control page; without memory if there is none */
+        struct ckv__writing *writings;
+        struct ckv__region *regions;    /* what is registered, and what was with a daemon that died */
+        struct ckv__cache *caches;
+        uint32_t last_handle;
+        char *prefix, *name;            /* for the next daemon */
+        bool no_roll_forward;
         struct chunkkv_info info;
 };
 
@@ -115,7 +126,8 @@ void ckv__arena_deinit(struct ckv__arena *arena);
  * ckv__side_connect() - connect the side socket and attach
  * @ret_token: of ATTACHED, for Hello
  *
- * Fills in side_fd, core_pidfd and boot_id of the client.
+ * Fills in side_fd, core_pidfd and boot_id of the client, and whether the
+ * daemon has taken its control page.
  *
  * Return: 0 or -errno with @ret_error filled in.
  */
@@ -197,6 +209,15 @@ int ckv__wait(struct chunkkv_client *client, const struct ckv__request *first, c
 int ckv__call(struct chunkkv_client *client, Chunkkv__V1__Request *message, uint64_t deadline_nsec,
               Chunkkv__V1__Response__BodyCase body, Chunkkv__V1__Response **ret_reply, struct chunkkv_error *ret_error);
 
+/**
+ * ckv__request_finish() - wait for the answer to a job, its commit or its repair, whoever dies (compress.c)
+ * @request: freed
+ *
+ * Return: as chunkkv_compress().
+ */
+int ckv__request_finish(struct chunkkv_client *client, struct ckv__request *request, struct chunkkv_result **ret_result,
+                        struct chunkkv_error *ret_error);
+
 /* ckv__reply_check() - is it a success with this body? Return: 0, -EREMOTEIO or -EPROTO with @ret_error filled in. */
 int ckv__reply_check(const Chunkkv__V1__Response *reply, Chunkkv__V1__Response__BodyCase body,
                      struct chunkkv_error *ret_error);
@@ -209,12 +230,26 @@ static inline void ckv__reply_freep(Chunkkv__V1__Response **reply) {
 
 /* ---- memory.c */
 
+/* ckv__region_send() - offer and register; @ret_id is the daemon's number */
+int ckv__region_send(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,
+                     uint32_t *ret_id, struct chunkkv_error *ret_error);
 /* ckv__region_register() - chunkkv_region_register() with the mutex held, until an absolute time */
 int ckv__region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,
                          uint32_t *ret_region_id, struct chunkkv_error *ret_error);
 /* ckv__region_unregister() - chunkkv_region_unregister() with the mutex held, until an absolute time */
 int ckv__region_unregister(struct chunkkv_client *client, uint32_t region_id, uint64_t deadline_nsec,
                            struct chunkkv_error *ret_error);
+
+/* ---- cache.c */
+
+/* ckv__cache_send() - register; the planes of @body name handles, and then the daemon's numbers; @ret_fast_path may be NULL */
+int ckv__cache_send(struct chunkkv_client *client, Chunkkv__V1__RegisterCache *body, uint64_t deadline_nsec,
+                    uint32_t *ret_id, bool *ret_fast_path, struct chunkkv_error *ret_error);
+
+/* ---- layout.c */
+
+/* ckv__dtype_bytes() - of one element; 0 for a type that there is not */
+uint32_t ckv__dtype_bytes(uint32_t dtype);
 
 /* ---- scratch.c */
 
@@ -282,6 +317,10 @@ int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chu
 int ckv__result_new(struct ckv__request *request, struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
 
 /* ---- region_sets.c */
+
+/* ckv__set_fill() - a set in the form that the caller wants, copied to the arena. Return: 0, -ENOMEM or -EPROTO. */
+int ckv__set_fill(struct ckv__arena *arena, uint32_t reply_form, const Chunkkv__V1__GroupJob *job,
+                  const struct chunkkv_region_set *from, struct chunkkv_set *set);
 
 /**
  * ckv__region_sets() - sets out of memory of ours, in the form that the caller wants

@@ -7,10 +7,13 @@
  *              An answer that is missing by then may be lost, or the move may
  *              be under way.  So the request is cancelled: the answer to that
  *              says which, and if it says nothing either, the state is PENDING.
- *              The daemon's death leaves TORN, since there is no control page
- *              that would remember how far it came.
+ *              With a control slot its word decides, by one swap.
+ *              The daemon's death leaves what recover.c makes of the slot, and
+ *              TORN without one.
+ *
+ * A job that is held has an answer and no end: it stays known as a writing.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 #include <errno.h>
 #include <string.h>
@@ -79,13 +82,16 @@ static int settle(struct chunkkv_client *client, struct ckv__request *request, u
         uint64_t until = ckv_now_nsec() + SETTLE_NSEC;
         struct ckv__request *cancel = NULL;
         uint32_t cache = CHUNKKV_CACHE_PENDING;
+        bool won;
         int r;
 
         if (!request->sent) {
                 *ret_cache = CHUNKKV_CACHE_CLEAN;
                 return -ETIMEDOUT;
         }
-        r = cancel_new(client, request->id, until, &cancel, NULL);
+        /* won: nothing will be written; the daemon may read a little longer, so its word is waited for all the same */
+        won = request->writing && ckv__ticket_cancel(client->page, &request->writing->ticket);
+        r = cancel_new(client, request->target ? request->target : request->id, until, &cancel, NULL);
         if (r == 0)
                 r = ckv__wait(client, request, cancel, until);
         if (r == 0 && !request->reply) {
@@ -96,7 +102,7 @@ static int settle(struct chunkkv_client *client, struct ckv__request *request, u
                 r = cache == CHUNKKV_CACHE_CLEAN ? -ETIMEDOUT : ckv__wait(client, request, NULL, until);
         }
         cancel = ckv__request_free(client, cancel);
-        *ret_cache = r == -EOWNERDEAD ? CHUNKKV_CACHE_TORN : cache;
+        *ret_cache = won ? CHUNKKV_CACHE_CLEAN : r == -EOWNERDEAD ? CHUNKKV_CACHE_TORN : cache;
         return r;
 }
 
@@ -132,6 +138,9 @@ static int take_answer(struct ckv__request *request, struct chunkkv_result **ret
         r = ckv__reply_check(request->reply, CHUNKKV__V1__RESPONSE__BODY_COMPRESSED, ret_error);
         if (r == 0)
                 r = ckv__result_new(request, ret_result, ret_error);
+        if (r == -EREMOTEIO && ret_error && request->sent_again && request->mode == CHUNKKV_MODE_IN_PLACE &&
+            ret_error->code == CHUNKKV_CODE_STALE_BOOT)
+                ret_error->cache = CHUNKKV_CACHE_TORN;  /* the first copy may have reached the daemon that died */
         if (r && ret_error) {
                 ret_error->request_id = request->handle;
                 /* the answer is unreadable, what it said about the tensors is not */
@@ -143,6 +152,42 @@ static int take_answer(struct ckv__request *request, struct chunkkv_result **ret
         return r;
 }
 
+/* Notes a job whose end must be known, with a slot where there may be one. Return: false without memory. */
+static bool note_writing(struct chunkkv_client *client, const struct chunkkv_job *job, Chunkkv__V1__Compress *message,
+                         struct ckv__writing **ret_writing) {
+        struct ckv__ticket ticket = { 0 };
+
+        *ret_writing = NULL;
+        if (job->mode == CHUNKKV_MODE_IN_PLACE) {
+                ckv__writings_sweep(client);
+                ticket = ckv__ticket_take(client->page);
+        }
+        if (ticket.number == 0 && !job->hold)
+                return true;
+        *ret_writing = ckv__writing_new(client, message);
+        if (!*ret_writing) {
+                if (ticket.number) {
+                        (void)ckv__ticket_cancel(client->page, &ticket);
+                        ckv__ticket_release(client->page, &ticket);
+                }
+                return false;
+        }
+        message->control_slot = ticket.number;
+        message->control_use = ticket.use;
+        (*ret_writing)->ticket = ticket;
+        (*ret_writing)->reply_form = job->reply_form;
+        (*ret_writing)->generation = job->generation;
+        (*ret_writing)->waited_for = true;
+        return true;
+}
+
+/* The job never reached the daemon, or was refused: its slot is for others. */
+static struct ckv__writing *drop_writing(struct chunkkv_client *client, struct ckv__writing *writing) {
+        if (writing)
+                (void)ckv__ticket_cancel(client->page, &writing->ticket);
+        return ckv__writing_free(client, writing);
+}
+
 int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
                             uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
         _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
@@ -150,6 +195,7 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         Chunkkv__V1__Compress *compress;
         Chunkkv__V1__Request message;
         struct ckv__request *request;
+        struct ckv__writing *writing;
         struct ckv__scratch *tables;
         uint64_t deadline_nsec;
         size_t most = client->info.request_bytes ? client->info.request_bytes - ENVELOPE_BYTES : SIZE_MAX;
@@ -159,6 +205,8 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         if (r)
                 return r;
         r = ckv__job_encode(&arena, job, &compress, ret_error);
+        if (r == 0)
+                r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)
                 return r;
         chunkkv__v1__request__init(&message);
@@ -168,11 +216,19 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         r = ckv__fit_tables(client, &arena, &message, most, deadline_nsec, &tables, ret_error);
         if (r)
                 return r;
-        r = ckv__request_new(client, &message, job->mode, deadline_nsec, &request, ret_error);
+        r = note_writing(client, job, compress, &writing) ? 0 : ckv__fault(ret_error, -ENOMEM, "", "no memory for a job");
+        if (r == 0) {
+                r = ckv__request_new(client, &message, job->mode, deadline_nsec, &request, ret_error);
+                if (r)
+                        writing = drop_writing(client, writing);
+        }
         if (r) {
                 tables = ckv__scratch_release(tables);
                 return r;
         }
+        if (writing)
+                writing->handle = writing->id = request->handle;
+        request->writing = writing;
         request->reply_form = job->reply_form;
         request->tables = tables;
         ckv__send(client);
@@ -201,21 +257,45 @@ static int await_answer(struct chunkkv_client *client, struct ckv__request *requ
         return r;
 }
 
-int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id, struct chunkkv_result **ret_result,
-                          struct chunkkv_error *ret_error) {
-        _locked_ struct chunkkv_client *held = ckv__lock(client);
-        struct ckv__request *request = ckv__request_find_handle(client, request_id);
+static bool is_stale(const struct ckv__request *request) {
+        const Chunkkv__V1__Response *reply = request->reply;
+
+        return reply && reply->status && reply->status->code == CHUNKKV__V1__CODE__CODE_STALE_BOOT;
+}
+
+/* Is the end of the job known, so that it can be forgotten? */
+static bool is_known(const struct ckv__writing *writing, int error, uint32_t cache) {
+        if (error == 0)
+                return !writing->selected;
+        return cache != CHUNKKV_CACHE_PENDING && cache != CHUNKKV_CACHE_TORN_REPAIRABLE;
+}
+
+int ckv__request_finish(struct chunkkv_client *client, struct ckv__request *request, struct chunkkv_result **ret_result,
+                        struct chunkkv_error *ret_error) {
+        struct ckv__writing *writing = request->writing;
+        struct chunkkv_error error = { 0 };
         uint32_t cache;
         bool settled;
         int r;
 
-        if (!request || !request->mode || request->waited_for)
-                return ckv__fault(ret_error, -EINVAL, "request_id",
-                                  "no job of this number was submitted, or it is or was waited for already");
         request->waited_for = true;
         r = await_answer(client, request, &cache);
         settled = r == 0 || !request->sent;
-        r = r == 0 ? take_answer(request, ret_result, ret_error) : report_silence(request, r, cache, ret_error);
+        if (writing && writing->ticket.number && (r == -EOWNERDEAD || (r == 0 && is_stale(request)))) {
+                /* another daemon answers when the one that had the job is dead, and its slot says the rest */
+                r = ckv__writing_recover(client, writing, !client->no_roll_forward, ret_result, &cache, &error);
+        } else {
+                r = r == 0 ? take_answer(request, ret_result, &error) : report_silence(request, r, cache, &error);
+                cache = error.cache;
+        }
+        if (writing) {
+                writing->selected = r == 0 && (*ret_result)->phase == CHUNKKV_PHASE_SELECTED;
+                writing->waited_for = false;
+                if (is_known(writing, r, cache))
+                        writing = drop_writing(client, writing);
+        }
+        if (r && ret_error)
+                *ret_error = error;
         /* without an answer the daemon may still use them */
         if (settled) {
                 request->tables = ckv__scratch_release(request->tables);
@@ -223,6 +303,17 @@ int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id, st
         }
         request = ckv__request_free(client, request);
         return r;
+}
+
+int chunkkv_compress_wait(struct chunkkv_client *client, uint64_t request_id, struct chunkkv_result **ret_result,
+                          struct chunkkv_error *ret_error) {
+        _locked_ struct chunkkv_client *held = ckv__lock(client);
+        struct ckv__request *request = ckv__request_find_handle(client, request_id);
+
+        if (!request || !request->mode || request->waited_for)
+                return ckv__fault(ret_error, -EINVAL, "request_id",
+                                  "no job of this number was submitted, or it is or was waited for already");
+        return ckv__request_finish(client, request, ret_result, ret_error);
 }
 
 int chunkkv_compress(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
@@ -240,7 +331,26 @@ int chunkkv_cancel(struct chunkkv_client *client, uint64_t request_id, uint32_t 
                    struct chunkkv_outcome *ret_outcome, struct chunkkv_error *ret_error) {
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         const struct ckv__request *request = ckv__request_find_handle(client, request_id);
+        struct ckv__writing *writing = ckv__writing_find(client, request_id);
+        uint64_t target = request_id;
+        bool won = writing && writing->ticket.number && ckv__ticket_cancel(client->page, &writing->ticket);
+        int r;
 
         /* a job that was asked again has another number with the daemon */
-        return cancel(client, request ? request->id : request_id, timeout_ms, ret_outcome, ret_error);
+        if (writing)
+                target = writing->id;
+        else if (request)
+                target = request->id;
+        r = cancel(client, target, timeout_ms, ret_outcome, ret_error);
+        if (won) {
+                /* whatever the daemon says, or if it says nothing: it will write nothing */
+                if (ret_outcome)
+                        *ret_outcome = (struct chunkkv_outcome){
+                                CHUNKKV_PHASE_CANCELLED, CHUNKKV_CODE_CANCELLED, CHUNKKV_CACHE_CLEAN,
+                        };
+                r = 0;
+        }
+        if (r == 0 && writing && writing->selected && !writing->waited_for)
+                writing = ckv__writing_free(client, writing);
+        return r;
 }

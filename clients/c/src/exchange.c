@@ -5,7 +5,7 @@
  * away, and the request stays due.  Sending, waiting and receiving are in
  * wait.c.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -72,8 +72,9 @@ int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *messag
                      uint64_t deadline_nsec, struct ckv__request **ret_request, struct chunkkv_error *ret_error) {
         struct ckv__request *request;
 
-        if (client->dead)
+        if (ckv__core_is_dead(client))
                 return ckv__core_died(ret_error, "");
+        ckv__translate(client, message);
         message->request_id = ++client->last_id;
         message->deadline_ns = deadline_nsec;
         if (client->in_session) {
@@ -142,7 +143,7 @@ int ckv__request_again(struct chunkkv_client *client, struct ckv__request *reque
         request->size = size;
         request->id = message->request_id;
         request->due = true;
-        request->sent = false;
+        request->sent = request->sent_again = false;
         return 0;
 }
 

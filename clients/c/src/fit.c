@@ -10,7 +10,7 @@
  * then asked again with shared memory for its sets, and with more if that was
  * still too little: the bound is the daemon's business, not copied here.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 #include <errno.h>
 #include <string.h>
@@ -109,7 +109,21 @@ int ckv__fit_tables(struct chunkkv_client *client, struct ckv__arena *arena, Chu
         return ckv__fault(ret_error, -ENOMEM, "", "no memory for a job");
 }
 
-/* Packs the request anew with @scratch for its sets. Return: false without memory. */
+/* A use of a slot is for one request: another number needs another use, or does without. */
+static void renew_slot(struct chunkkv_client *client, struct ckv__writing *writing, Chunkkv__V1__Compress *job, bool keep) {
+        if (!writing || writing->ticket.number == 0)
+                return;
+        if (keep) {
+                ckv__ticket_renew(client->page, &writing->ticket);
+        } else {
+                (void)ckv__ticket_cancel(client->page, &writing->ticket);
+                ckv__ticket_release(client->page, &writing->ticket);
+        }
+        job->control_slot = writing->ticket.number;
+        job->control_use = writing->ticket.use;
+}
+
+/* Packs the request anew, with @scratch for its sets or, if that is NULL, without a slot. Return: false without memory. */
 static bool ask_again(struct chunkkv_client *client, struct ckv__request *request, struct ckv__scratch *scratch) {
         Chunkkv__V1__Request *message = chunkkv__v1__request__unpack(NULL, request->size, request->bytes);
         Chunkkv__V1__Slice slice = CHUNKKV__V1__SLICE__INIT, *before;
@@ -117,13 +131,19 @@ static bool ask_again(struct chunkkv_client *client, struct ckv__request *reques
 
         if (!message)
                 return false;
-        slice.region_id = scratch->region_id;
-        slice.size = scratch->memory.size;
         before = message->compress->reply_to;
-        message->compress->reply_to = &slice;
-        message->compress->reply_form = CHUNKKV__V1__REPLY_FORM__REPLY_IN_REGION;
+        if (scratch) {
+                /* all else is in the daemon's numbers already */
+                slice.region_id = ckv__region_find(client, scratch->region_id)->id;
+                slice.size = scratch->memory.size;
+                message->compress->reply_to = &slice;
+                message->compress->reply_form = CHUNKKV__V1__REPLY_FORM__REPLY_IN_REGION;
+        }
+        renew_slot(client, request->writing, message->compress, scratch != NULL);
         r = ckv__request_again(client, request, message);
         message->compress->reply_to = before; /* to be freed with the message */
+        if (r == 0 && request->writing)
+                request->writing->id = request->id;
         chunkkv__v1__request__free_unpacked(message, NULL);
         return r == 0;
 }
@@ -133,8 +153,12 @@ bool ckv__fit_answer(struct chunkkv_client *client, struct ckv__request *request
         uint64_t size = SETS_FIRST_BYTES;
         struct ckv__scratch *scratch;
 
-        if (!status || status->code != CHUNKKV__V1__CODE__CODE_REPLY_TOO_LARGE ||
-            !CAPABILITY(client, CAP_REPLY_IN_REGION) ||
+        if (!status || status->code != CHUNKKV__V1__CODE__CODE_REPLY_TOO_LARGE)
+                return false;
+        /* its kept sets might not fit the slot's area: a move that cannot be repaired is better than none */
+        if (strcmp(status->field, "compress.control_slot") == 0)
+                return request->writing && request->writing->ticket.number && ask_again(client, request, NULL);
+        if (!CAPABILITY(client, CAP_REPLY_IN_REGION) ||
             (request->reply_form != CHUNKKV_REPLY_RUNS && request->reply_form != CHUNKKV_REPLY_ROWS))
                 return false;
         if (request->sets)

@@ -147,7 +147,7 @@ static int job_check(const struct chunkkv_job *job, struct chunkkv_error *ret_er
                 return ckv__fault(ret_error, -EINVAL, "groups", "must have at least one entry");
         if (job->reply_form == CHUNKKV_REPLY_IN_SLOT)
                 return ckv__fault(ret_error, -EINVAL, "reply_form",
-                                  "IN_SLOT needs a control page, which this library does not make");
+                                  "must not be IN_SLOT: slots of the control page are the library's own");
         return lists_check(job, ret_error);
 }
 
@@ -169,6 +169,7 @@ int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chu
         message->reply_form = (Chunkkv__V1__ReplyForm)job->reply_form;
         message->reply_to = slice_encode(arena, &job->reply_to);
         message->single_pass = job->single_pass;
+        message->hold = job->hold;
         message->want_kept_mass = job->want_kept_mass;
         message->queries = job->queries ? queries_encode(arena, job->queries) : NULL;
         message->groups = ckv__arena_take(arena, job->group_count, sizeof(*message->groups));

@@ -31,7 +31,7 @@ static uint32_t dims_of(const struct chunkkv_group *group, const struct chunkkv_
         return plane->kind == CHUNKKV_PLANE_V ? group->head_dim_v : group->head_dim_k;
 }
 
-static uint32_t element_bytes(uint32_t dtype) {
+uint32_t ckv__dtype_bytes(uint32_t dtype) {
         switch (dtype) {
         case CHUNKKV_DTYPE_F32:
                 return 4;
@@ -75,7 +75,7 @@ int chunkkv_plane_check(const struct chunkkv_group *group, const struct chunkkv_
         const struct { const char *name; uint32_t value; } positive[] = {
                 { "layer_count", plane->layer_count }, { "num_blocks", group->num_blocks },
                 { "kv_heads", group->kv_heads }, { "tokens_per_block", group->tokens_per_block },
-                { "head_dim", dims_of(group, plane) }, { "dtype", element_bytes(plane->dtype) },
+                { "head_dim", dims_of(group, plane) }, { "dtype", ckv__dtype_bytes(plane->dtype) },
         };
         uint64_t end = plane->offset;
 
@@ -88,7 +88,7 @@ int chunkkv_plane_check(const struct chunkkv_group *group, const struct chunkkv_
             !ckv_madd_u64(group->kv_heads - 1, plane->head_stride, &end) ||
             !add_axis_last(&end, &plane->token, group->tokens_per_block) ||
             !add_axis_last(&end, &plane->dim, dims_of(group, plane)) ||
-            !ckv_madd_u64(1, element_bytes(plane->dtype), &end))
+            !ckv_madd_u64(1, ckv__dtype_bytes(plane->dtype), &end))
                 return ckv__fault(ret_error, -EOVERFLOW, "offset", "the plane would end beyond 2^64 bytes");
         if (end > region_size)
                 return ckv__fault(ret_error, -ERANGE, "offset", "the plane ends at byte %" PRIu64 ", the region at %"

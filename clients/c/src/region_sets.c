@@ -68,12 +68,12 @@ static uint32_t *positions_of(struct ckv__arena *arena, const uint32_t *runs, si
         return encoded;
 }
 
-static int set_fill(struct ckv__arena *arena, const struct ckv__request *request, const Chunkkv__V1__GroupJob *job,
-                    const struct chunkkv_region_set *from, struct chunkkv_set *set) {
+int ckv__set_fill(struct ckv__arena *arena, uint32_t reply_form, const Chunkkv__V1__GroupJob *job,
+                  const struct chunkkv_region_set *from, struct chunkkv_set *set) {
         uint32_t *rows;
 
         *set = (struct chunkkv_set){ .layer_first = from->layer_first, .kv_head = from->kv_head };
-        if (request->reply_form == CHUNKKV_REPLY_ROWS) {
+        if (reply_form == CHUNKKV_REPLY_ROWS) {
                 rows = ckv__arena_take(arena, from->physical_len, sizeof(*rows));
                 if (!rows)
                         return -ENOMEM;
@@ -106,7 +106,7 @@ int ckv__region_sets(struct ckv__arena *arena, const struct ckv__request *reques
                     set.physical_before != group->physical_before)
                         return ckv__fault(ret_error, -EPROTO, "runs", "set %zu of group %" PRIu32
                                           " in shared memory is malformed", i, group->group);
-                r = set_fill(arena, request, job, &set, &sets[i]);
+                r = ckv__set_fill(arena, request->reply_form, job, &set, &sets[i]);
                 if (r)
                         return ckv__fault(ret_error, r, "", "set %zu of group %" PRIu32 ": %s", i, group->group,
                                           strerror(-r));

@@ -4,7 +4,8 @@
  * came in memory of ours are copied by region_sets.c.  Runs are checked once,
  * here, so that a faulty daemon cannot make a caller walk past its rows.
  */
-#include "clients/c/src/client.h"
+#include "base/fnv.h"
+#include "clients/c/src/control.h"
 #include "proto/runs.h"
 
 #include <errno.h>
@@ -158,6 +159,71 @@ int ckv__result_new(struct ckv__request *request, struct chunkkv_result **ret_re
         owned->reply = ckv_steal(&request->reply);
         *ret_result = ckv_steal(&result);
         return 0;
+}
+
+/* One group of an answer that is made of found sets. Return: false without memory. */
+static bool group_of_sets(struct ckv__arena *arena, const struct ckv__writing *writing, const Chunkkv__V1__GroupJob *job,
+                          const struct ckv__found *found, size_t count, uint32_t tokens_per_block,
+                          struct chunkkv_group_result *group) {
+        struct chunkkv_set *sets = ckv__arena_take(arena, count, sizeof(*sets));
+        bool blocks = job->table && (job->table->form == CHUNKKV__V1__TABLE_FORM__TABLE_BLOCKS ||
+                                     job->table->form == CHUNKKV__V1__TABLE_FORM__TABLE_BLOCK_RUNS);
+        uint32_t length = 0, per_entry = blocks ? tokens_per_block : 1;
+        uint64_t digest = CKV_FNV64_INIT;
+        size_t n = 0;
+
+        for (size_t i = 0; sets && i < count; i++) {
+                const struct chunkkv_region_set *set = &found[i].set;
+                const uint32_t head[] = { set->group, set->layer_first, set->kv_head, set->physical_before,
+                        set->physical_len, (uint32_t)set->run_count };
+
+                if (set->group != job->group)
+                        continue;
+                digest = ckv_fnv64(digest, head, sizeof(head));
+                digest = ckv_fnv64(digest, set->runs, set->run_count * sizeof(*set->runs));
+                length = CKV_MAX(length, set->physical_len);
+                if (ckv__set_fill(arena, writing->reply_form, job, set, &sets[n++]))
+                        return false;
+        }
+        *group = (struct chunkkv_group_result){
+                .group = job->group, .physical_before = job->physical_len, .physical_len = length,
+                .table_used = (length + per_entry - 1) / per_entry, .kept_digest = digest, .sets = sets, .set_count = n,
+                .set_total = n,
+        };
+        if (length == job->physical_len)
+                group->kept_all = length ? CHUNKKV_KEPT_FITS : CHUNKKV_KEPT_EMPTY;
+        return sets != NULL;
+}
+
+int ckv__result_of_sets(const struct ckv__writing *writing, const Chunkkv__V1__Compress *job, const Chunkkv__V1__RegisterCache *layout,
+                        const struct ckv__found *found, size_t count, struct chunkkv_result **ret_result) {
+        _cleanup_(result_freep) struct chunkkv_result *result = NULL;
+        struct owned_result *owned = calloc(1, sizeof(*owned));
+        struct chunkkv_group_result *groups;
+
+        if (!owned)
+                return -ENOMEM;
+        result = &owned->result;
+        *result = (struct chunkkv_result){
+                .request_id = writing->handle, .generation = writing->generation, .phase = CHUNKKV_PHASE_DONE,
+                .cache = CHUNKKV_CACHE_COMMITTED, .logical_len = job->logical_len, .group_count = job->n_groups,
+        };
+        groups = ckv__arena_take(&owned->arena, job->n_groups, sizeof(*groups));
+        for (size_t i = 0; groups && i < job->n_groups; i++) {
+                if (!group_of_sets(&owned->arena, writing, job->groups[i], found, count, layout->groups[job->groups[i]->group]->tokens_per_block,
+                                   &groups[i]))
+                        return -ENOMEM;
+        }
+        if (!groups)
+                return -ENOMEM;
+        result->groups = groups;
+        *ret_result = ckv_steal(&result);
+        return 0;
+}
+
+void ckv__result_repaired(struct chunkkv_result *result, uint64_t request_id) {
+        result->repaired = true;
+        result->request_id = request_id;
 }
 
 const struct chunkkv_set *chunkkv_set_find(const struct chunkkv_group_result *group, uint32_t layer, uint32_t kv_head) {

@@ -4,7 +4,7 @@
  * by a cookie all the same, because an answer may come after its caller gave
  * up.  The connection stays open as long as the session: its closing ends it.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 #include "proto/status.h"
 
 #include <errno.h>
@@ -200,16 +200,21 @@ static int socket_connect(const char *prefix, uint64_t deadline_nsec, int *ret_f
         return 0;
 }
 
-int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_t deadline_nsec,
-                      uint8_t ret_token[static 16], struct chunkkv_error *ret_error) {
+static int attach(struct chunkkv_client *client, const char *prefix, bool with_page, uint64_t deadline_nsec,
+                  uint8_t ret_token[static 16], struct chunkkv_error *ret_error) {
         struct ckv_side record = { .type = CKV_SIDE_ATTACH }, answer;
+        const struct ckv__page *page = with_page ? client->page : NULL;
         _cleanup_close_ int pidfd = -1;
         int r;
 
         r = socket_connect(prefix, deadline_nsec, &client->side_fd, ret_error);
         if (r)
                 return r;
-        r = record_call(client, &record, -1, CKV_SIDE_ATTACHED, deadline_nsec, &answer, &pidfd);
+        if (page) {
+                record.slots = page->slots;
+                record.kept_bytes = page->kept_bytes;
+        }
+        r = record_call(client, &record, page ? page->memory.fd : -1, CKV_SIDE_ATTACHED, deadline_nsec, &answer, &pidfd);
         if (r == -EDQUOT)
                 return quota_refusal(ret_error, &answer);
         if (r)
@@ -223,6 +228,27 @@ int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_
         client->core_pidfd = pidfd;
         pidfd = -1; /* the client's */
         return 0;
+}
+
+int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_t deadline_nsec,
+                      uint8_t ret_token[static 16], struct chunkkv_error *ret_error) {
+        struct chunkkv_error error;
+        int r;
+
+        client->page->attached = false;
+        if (client->page->memory.size) {
+                r = attach(client, prefix, true, deadline_nsec, ret_token, &error);
+                client->page->attached = r == 0;
+                if (r == -EREMOTEIO && error.code == CHUNKKV_CODE_UNSUPPORTED) {
+                        /* a daemon that takes no control pages: moves cannot be repaired then */
+                        client->side_fd = ckv_close(client->side_fd);
+                } else {
+                        if (r && ret_error)
+                                *ret_error = error;
+                        return r;
+                }
+        }
+        return attach(client, prefix, false, deadline_nsec, ret_token, ret_error);
 }
 
 int ckv__side_offer(struct chunkkv_client *client, int fd, uint64_t size, uint64_t deadline_nsec,

@@ -2,7 +2,7 @@
  * The two questions that are about the daemon and not about tensors: is it
  * alive, and how much of its budgets does this user hold.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 int chunkkv_ping(struct chunkkv_client *client, uint32_t timeout_ms, struct chunkkv_pong *ret_pong,
                  struct chunkkv_error *ret_error) {
@@ -14,6 +14,8 @@ int chunkkv_ping(struct chunkkv_client *client, uint32_t timeout_ms, struct chun
         int r;
 
         r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r == 0)
+                r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)
                 return r;
         chunkkv__v1__request__init(&message);
@@ -44,6 +46,8 @@ int chunkkv_budgets(struct chunkkv_client *client, uint32_t timeout_ms,
         int r;
 
         r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        if (r == 0)
+                r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)
                 return r;
         chunkkv__v1__request__init(&message);

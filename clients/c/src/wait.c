@@ -19,7 +19,7 @@
  * waits for is dropped.  The core's pidfd is watched, so its death ends every
  * wait at once.
  */
-#include "clients/c/src/client.h"
+#include "clients/c/src/control.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ static bool send_due(struct chunkkv_client *client, uint64_t now) {
         bool blocked = false;
 
         for (struct ckv__request *request = client->requests; request; request = request->next) {
-                if (request->reply || now >= request->deadline_nsec)
+                if (request->reply || request->orphan || now >= request->deadline_nsec)
                         continue;
                 if (request->sent && now >= request->repeat_nsec)
                         request->due = true;
@@ -46,6 +46,7 @@ static bool send_due(struct chunkkv_client *client, uint64_t now) {
                         continue;
                 }
                 request->due = false;
+                request->sent_again = request->sent;
                 request->sent = true;
                 request->repeat_nsec = now + CKV_MAX(REPEAT_MIN_NSEC, (request->deadline_nsec - now) / 4);
         }
@@ -139,8 +140,6 @@ static int sleep_leading(struct chunkkv_client *client, uint64_t until_nsec) {
                 return error == EINTR ? 0 : -EIO;
         if (items[1].revents)
                 (void)eventfd_read(client->wake_fd, &ignored);
-        if (items[2].revents)
-                client->dead = true;
         if (items[3].revents && client->side_fd >= 0)
                 ckv__side_drain(client);
         return 0;
@@ -175,7 +174,9 @@ int ckv__wait(struct chunkkv_client *client, const struct ckv__request *first, c
                 receive_all(client);
                 if (first->reply || (second && second->reply))
                         return 0;
-                if (client->dead) {
+                if (first->orphan)
+                        return -EOWNERDEAD;
+                if (ckv__core_is_dead(client)) {
                         receive_last_words(client, first);
                         return first->reply ? 0 : -EOWNERDEAD;
                 }
