@@ -86,6 +86,10 @@ START_TEST(pages_of_4_4) {
         begin(96, 500000, asked);
         ck_assert_str_eq(settle(), "0-15 48-63 80-95");
         assert_numbers(48, 32);
+        /* a short last page stays last, protected or not; page 5 has the best mean, 54.1 */
+        begin(100, 200000, (struct ckv_policy){ .selector = CKV_SELECTOR_PAGE, .page = 16, .given = CKV_GIVEN_SINKS | CKV_GIVEN_RECENT });
+        ck_assert_str_eq(settle(), "80-99");
+        assert_numbers(20, 4);
         begin(16, 500000, asked);
         ck_assert_str_eq(settle(), "0-15");
         ck_assert_int_eq(budget.kept_all, CKV_KEPT_PROTECTED);

@@ -91,6 +91,8 @@ static void plan_both(struct tiny *reference, struct tiny *fast, const struct su
         subject_run(subject, backend, fast->job, CKV_STAGE_PLAN);
         (void)subject->ops->close(backend);
         ck_assert_int_eq(reference->job->outcome, fast->job->outcome);
+        ck_assert_uint_eq(reference->job->fail_layer, fast->job->fail_layer);
+        ck_assert_uint_eq(reference->job->fail_unit, fast->job->fail_unit);
         for (uint32_t i = 0; i < reference->job->group_count; i++) {
                 const struct ckv_job_group *a = &reference->job->groups[i], *b = &fast->job->groups[i];
 
@@ -421,6 +423,32 @@ START_TEST(a_bad_layer_is_named) {
 }
 END_TEST
 
+/* Equal keys of 0: the sum of the exponentials is the number of rows. Layer 1 says otherwise of head 1. */
+static float sums[2][2];
+
+static void fill_sums(struct tiny *tiny) {
+        struct ckv_job_group *group;
+
+        tiny_init(tiny, 2, 20, 2, 1);
+        group = tiny_group(tiny, 0, 2, (struct ckv_policy){ .window = 1, .given = nothing }, 400000);
+        for (uint32_t l = 0; l < 2; l++) {
+                sums[l][0] = sums[l][1] = logf(20);
+                group->layers[l].lse = (const uint8_t *)sums[l];
+        }
+        sums[1][1] = logf(10);
+}
+
+START_TEST(a_wrong_log_sum_exp_is_named) {
+        struct tiny tiny;
+
+        run(&tiny, fill_sums, (uint32_t)_i);
+        ck_assert_int_eq(tiny.job->outcome, CKV_JOB_BAD_LSE);
+        ck_assert_uint_eq(tiny.job->fail_layer, 1);
+        ck_assert_uint_eq(tiny.job->fail_unit, 1);
+        tiny_deinit(&tiny);
+}
+END_TEST
+
 int main(void) {
         Suite *suite = suite_create("sets");
         TCase *tcase = tcase_create("jobs");
@@ -439,6 +467,7 @@ int main(void) {
         tcase_add_loop_test(tcase, mass_that_is_kept, 0, SUBJECTS);
         tcase_add_loop_test(tcase, mass_that_is_not_known, 0, SUBJECTS);
         tcase_add_loop_test(tcase, a_bad_layer_is_named, 0, SUBJECTS);
+        tcase_add_loop_test(tcase, a_wrong_log_sum_exp_is_named, 0, SUBJECTS);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
         srunner_free(runner);
