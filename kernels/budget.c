@@ -244,11 +244,11 @@ bool ckv_select_layer_budgets(const struct ckv_selection *selection, const struc
         }
         for (uint64_t l = 0; l < (uint64_t)first + count; l++) {
                 /* rows of the layers 0 .. l above the protected ones: a straight line from hi down to lo, added up */
-                uint64_t upto = (l + 1) * (2 * hi * d - (hi - lo) * l) / (2 * d);
+                uint64_t total = (l + 1) * (2 * hi * d - (hi - lo) * l) / (2 * d);
 
                 if (l >= first)
-                        ret_budgets[l - first] = (uint32_t)(p + upto - before);
-                before = upto;
+                        ret_budgets[l - first] = (uint32_t)(p + total - before);
+                before = total;
         }
         return true;
 }

@@ -32,7 +32,7 @@ bool ckv_scores_fit(const struct ckv_job_group *group, const struct ckv_units *u
 /**
  * ckv_scores_load() - the caller's scores of one layer and score head, as C[u] and T32[j]
  * @layer:     index of the layer in the group; 0 with layers = one
- * @head:      0 .. ckv_score_heads() - 1
+ * @head:      below ckv_score_heads()
  * @ret_units: [units->count]; from rows they are formed as S4 does it
  * @ret_rows:  [L]; NULL if ckv_scores_need_rows() says no
  *
