@@ -25,6 +25,7 @@
 
 enum {
         SPIKE_KEEP = 4,         /* default of chunk_eg, where the chunk is longer */
+        ENTROPY_CHUNK = 10,     /* chunk_length of kvpress' EntropyGatedChunkKVPress */
         VOTE_ROWS = 8,          /* default of profile vote, where the window is longer */
         H2O_PART = 100000,      /* default of heavy and of recent_part, where the other leaves so much */
 };
@@ -201,10 +202,16 @@ static struct ckv_policy_fault judge(const struct ckv_policy *asked, enum ckv_po
 
 /* Defaults of the selectors, which differ from those of the profile. */
 static void derive_selector(const struct ckv_policy *asked, struct ckv_policy *policy) {
-        bool ours = !(CLOSED & BIT(policy->profile));
+        bool ours = !(CLOSED & BIT(policy->profile)), kvpress = policy->profile == CKV_PROFILE_KVPRESS;
+        /* R54: a window of one row is TOVAPress, which pools nothing and takes the mean over all heads */
+        bool tova = kvpress && policy->scorer == CKV_SCORER_WINDOW && policy->window == 1;
 
         switch (policy->selector) {
         case CKV_SELECTOR_CHUNK_EG:
+                if (kvpress && !asked->chunk)
+                        policy->chunk = ENTROPY_CHUNK;
+                if (tova && !asked->pool)
+                        policy->pool = CKV_POOL_NONE;
                 if (!asked->spike_keep)
                         policy->spike_keep = CKV_MIN(SPIKE_KEEP, CKV_MAX(policy->chunk, 2) - 1);
                 break;
@@ -230,11 +237,9 @@ static void derive_selector(const struct ckv_policy *asked, struct ckv_policy *p
                         policy->fill = CKV_FILL_NONE;
                 break;
         case CKV_SELECTOR_TOKEN:
-                /* R54: kvpress' presses keep rows per KV head, but for TOVAPress, which takes the mean over all and pools nothing */
-                if (policy->profile == CKV_PROFILE_KVPRESS && policy->scorer == CKV_SCORER_WINDOW && policy->window == 1) {
-                        if (!asked->pool)
-                                policy->pool = CKV_POOL_NONE;
-                } else if (policy->profile == CKV_PROFILE_KVPRESS)
+                if (tova && !asked->pool)
+                        policy->pool = CKV_POOL_NONE;
+                if (kvpress && !tova)
                         policy->heads = CKV_HEADS_EACH;
                 break;
         case CKV_SELECTOR_OF_PROFILE:

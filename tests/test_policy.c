@@ -289,7 +289,12 @@ START_TEST(defaults_of_selectors) {
         ck_assert_int_eq(p.pool, CKV_POOL_NONE);
         p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_CHUNK_EG });
         ck_assert_int_eq(p.heads, CKV_HEADS_SUM);
+        ck_assert_int_eq(p.pool, CKV_POOL_AVG);
         ck_assert_uint_eq(p.spike_keep, 4);
+        ck_assert_uint_eq(p.chunk, 10);
+        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_CHUNK_EG, .window = 1, .chunk = 12 });
+        ck_assert_int_eq(p.pool, CKV_POOL_NONE);
+        ck_assert_uint_eq(p.chunk, 12);
 }
 END_TEST
 
