@@ -19,8 +19,8 @@ enum { ROWS = 2600, JOBS = 1500, GUARD = 0xa5 };
 static const struct core_shape shape = {
         .groups = 1,
         .layers = 2,
-        .kv_heads = 1,
-        .q_heads = 1,
+        .kv_heads = 2,
+        .q_heads = 2,
         .dims = 1,
         .tokens_per_block = 16,
         .num_blocks = ROWS / 16 + 1,
@@ -42,14 +42,14 @@ static uint32_t fill_runs(struct dice *dice, uint32_t *runs, uint32_t kept, uint
         return n;
 }
 
-/* Scores by row: every other row, or chunk, or block of rows is good; or anything. */
-static void fill_scores(struct dice *dice, struct core *core, const struct ckv_record_policy *policy, uint32_t rows) {
+/* Scores by row: every other row, or chunk, or block of rows is good; or anything. @count: lists of them */
+static void fill_scores(struct dice *dice, struct core *core, const struct ckv_record_policy *policy, uint32_t rows,
+                        uint32_t count) {
         float *scores = (float *)(void *)(core->memory + core->spare_at);
         const uint32_t periods[] = { 1, 2, CKV_MAX(policy->chunk, 1u), 10, 1 + dice_roll(dice, 50) };
-        uint32_t period = periods[dice_roll(dice, CKV_ARRAY_SIZE(periods))];
 
-        for (uint32_t l = 0; l < shape.layers; l++)
-                for (uint32_t j = 0; j < rows; j++)
+        for (uint32_t l = 0; l < count; l++)
+                for (uint32_t j = 0, period = periods[dice_roll(dice, CKV_ARRAY_SIZE(periods))]; j < rows; j++)
                         scores[l * rows + j] =
                                 (float)((j / period) % 2) + (float)(dice_roll(dice, 1000) + (j % 2) * 1000) * 1e-4f;
 }
@@ -66,13 +66,26 @@ static void random_policy(struct dice *dice, struct ckv_record_policy *p) {
                 p->join = (uint8_t)dice_roll(dice, 3);
         if (p->profile == CKV_PROFILE_PAPER || p->profile == CKV_PROFILE_KVPRESS)
                 return;
-        p->selector = (uint8_t)dice_roll(dice, 4);
-        p->fill = (uint8_t)dice_roll(dice, 4);
-        p->layers = (uint8_t)(1 + dice_roll(dice, 2));
+        p->selector = (uint8_t)dice_roll(dice, CKV_SELECTOR_PAGE + 1);
+        p->fill = p->selector == CKV_SELECTOR_PAGE ? 0 : (uint8_t)dice_roll(dice, 4);
+        p->layers = p->selector == CKV_SELECTOR_PAGE ? CKV_LAYERS_ONE : (uint8_t)(1 + dice_roll(dice, 2));
         p->align = aligns[dice_roll(dice, CKV_ARRAY_SIZE(aligns))];
         p->given = CKV_GIVEN_MIN_TOKENS | (dice_roll(dice, 2) ? CKV_GIVEN_RECENT | CKV_GIVEN_SINKS : 0);
-        p->recent = dice_roll(dice, 60);
+        p->recent = 1 + dice_roll(dice, 60);
         p->sinks = dice_roll(dice, 60);
+        if (p->selector == CKV_SELECTOR_CHUNK_EG)
+                p->chunk = CKV_MAX(p->chunk, 2u);
+        if (p->selector == CKV_SELECTOR_H2O) {
+                p->given &= ~(uint32_t)CKV_GIVEN_RECENT;
+                p->heavy = 1 + dice_roll(dice, 499999);
+                p->recent_part = 1 + dice_roll(dice, 499999);
+        }
+        if (p->layers == CKV_LAYERS_EACH && dice_roll(dice, 3) == 0)
+                p->beta = 1 + dice_roll(dice, 30);
+        if (p->layers == CKV_LAYERS_EACH && p->selector != CKV_SELECTOR_STREAMING && dice_roll(dice, 3) == 0) {
+                p->heads = CKV_HEADS_EACH;
+                p->fill = (uint8_t)dice_roll(dice, 3);
+        }
 }
 
 /* One span in the middle of every other chunk leaves parts of chunks on both its sides. */
@@ -87,6 +100,20 @@ static void add_spans(struct dice *dice, struct ckv_record_group *g, const struc
         }
 }
 
+/* A second policy for the upper layer, of rows instead of chunks or the other way round. */
+static void add_part(struct dice *dice, struct core_ask *ask) {
+        const struct ckv_record_policy *first = &ask->policies[0];
+        struct ckv_record_policy *second = &ask->policies[1];
+
+        if (first->layers != CKV_LAYERS_EACH || first->selector == CKV_SELECTOR_H2O ||
+            first->selector == CKV_SELECTOR_CHUNK_AT || dice_roll(dice, 3))
+                return;
+        *second = *first;
+        second->layer_first = 1;
+        second->selector = first->selector == CKV_SELECTOR_TOKEN ? CKV_SELECTOR_CHUNK : CKV_SELECTOR_TOKEN;
+        ask->groups[0].policy_count = ask->body.policy_count = 2;
+}
+
 static void random_ask(struct dice *dice, struct core *core, struct core_ask *ask, struct lists *lists) {
         uint32_t rows = 1 + dice_roll(dice, ROWS), left = rows;
         struct ckv_record_group *g = &ask->groups[0];
@@ -97,14 +124,19 @@ static void random_ask(struct dice *dice, struct core *core, struct core_ask *as
         random_policy(dice, policy);
         ours = policy->profile != CKV_PROFILE_PAPER && policy->profile != CKV_PROFILE_KVPRESS;
         g->keep_ratio = 1 + dice_roll(dice, dice_roll(dice, 2) ? 999999 : 400000);
-        if (ours && dice_roll(dice, 4) == 0)
+        if (policy->selector == CKV_SELECTOR_H2O)
+                g->keep_ratio = 0;
+        else if (ours && dice_roll(dice, 4) == 0)
                 g->max_tokens = 1 + dice_roll(dice, rows);
         if (ours && dice_roll(dice, 2))
                 add_spans(dice, g, policy, lists);
         ask->words[0] =
                 (struct core_words){ ask->ids,         NULL, lists->spans, lists->position_runs, lists->chunk_lengths,
                                      lists->given_runs };
-        if (dice_roll(dice, 3) == 0) {
+        ask->body.want_kept_mass = dice_roll(dice, 2) ? 1 : 0;
+        if (policy->heads == CKV_HEADS_EACH)
+                ask->body.mode = CKV_MODE_IN_PLACE;
+        else if (dice_roll(dice, 3) == 0) {
                 g->position_run_count = fill_runs(dice, lists->position_runs, rows, dice_roll(dice, 2) ? 1 : 300);
                 ask->body.logical_len = dice_roll(dice, 2) ? 600 * ROWS : UINT32_MAX;
         }
@@ -129,13 +161,17 @@ static void random_ask(struct dice *dice, struct core *core, struct core_ask *as
                         g->given_run_count -= 2;
                 }
         }
+        add_part(dice, ask);
         if (g->given_run_count == 0) {
-                fill_scores(dice, core, policy, rows);
+                uint32_t lists_of_scores = (policy->layers == CKV_LAYERS_ONE ? 1 : shape.layers) *
+                                           (policy->heads == CKV_HEADS_EACH ? shape.kv_heads : 1);
+
+                fill_scores(dice, core, policy, rows, lists_of_scores);
                 g->score_kind = 1;
                 g->scores_in = (struct ckv_record_slice){
                         .region_id = CORE_WRITABLE,
                         .offset = core->spare_at,
-                        .size = (policy->layers == CKV_LAYERS_ONE ? 1 : shape.layers) * (uint64_t)rows * sizeof(float),
+                        .size = lists_of_scores * (uint64_t)rows * sizeof(float),
                 };
         }
 }
