@@ -46,6 +46,7 @@ void ckv_answer_send_status(const struct ckv_route *route, const struct ckv_reco
 
 void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_session *session, const struct ckv_record_status *status) {
         const struct ckv_daemon *daemon = route->endpoint->daemon;
+        const struct ckv_share *share = &daemon->shares[CKV_SLOT_MAPPED_BYTES];
         const struct ckv_options *options = daemon->options;
         struct ckv_record record = { .head.type = CKV_RECORD_WELCOME };
         struct ckv_record_welcome *welcome = &record.body.welcome;
@@ -66,7 +67,8 @@ void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_ses
         welcome->hold_ms = (uint32_t)options->hold_ms;
         welcome->control_slots = (uint32_t)CKV_LIMIT_CONTROL_SLOTS;
         welcome->message_parts = (uint32_t)CKV_LIMIT_MESSAGE_PARTS;
-        welcome->mapped_bytes = daemon->mapped_bytes;
+        /* what a user alone may have: the reserve is for others (daemon/share.h) */
+        welcome->mapped_bytes = share->total ? CKV_MIN(daemon->mapped_bytes, share->total - share->reserve) : daemon->mapped_bytes;
         memcpy(welcome->device_uuid, daemon->backend_info.uuid, sizeof(welcome->device_uuid));
         send_record(route, &record, daemon->backend_info.name, strnlen(daemon->backend_info.name, sizeof(daemon->backend_info.name)));
 }

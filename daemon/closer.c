@@ -6,7 +6,8 @@
  *
  * What waits is bounded by charges: an unknown descriptor counts against its
  * user's FDS until close() has returned, and a user with too many gets none
- * accepted any more.  Descriptors of mapped memory were counted as FILES.
+ * accepted any more.  Descriptors of memory count as FILES, as those of regions
+ * do.
  *
  * A closing thread touches the queue's own nodes and nothing else; charges are
  * given back by the loop, which an eventfd wakes.
@@ -220,7 +221,7 @@ void ckv_closer_close_received(struct ckv_tenant *tenant, enum ckv_closer_lane l
 
         if (fd < 0)
                 return;
-        ckv_charge_force(&charge, tenant, CKV_SLOT_FDS, 1);
+        ckv_charge_force(&charge, tenant, lane == CKV_CLOSER_MEMORY ? CKV_SLOT_FILES : CKV_SLOT_FDS, 1);
         ckv_closer_close(tenant->daemon, lane, fd, &charge);
 }
 

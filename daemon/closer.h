@@ -30,7 +30,7 @@ void ckv_closer_stop(struct ckv_daemon *daemon);
  */
 void ckv_closer_close(struct ckv_daemon *daemon, enum ckv_closer_lane lane, int fd, struct ckv_charge *charge);
 
-/* ckv_closer_close_received() - close what @tenant sent, charged to FDS until that is done, limit or not */
+/* ckv_closer_close_received() - close what @tenant sent, charged to FILES or, if unknown, to FDS until that is done, limit or not */
 void ckv_closer_close_received(struct ckv_tenant *tenant, enum ckv_closer_lane lane, int fd);
 
 /**

@@ -14,7 +14,7 @@
 
 /* ns of the bucket that run out in one ns of time, as a fraction of 1000 */
 static uint64_t run_out(uint64_t rate_ms, uint64_t nsec) {
-        /* a bucket never holds more than minutes; beyond that the product would overflow, and all has run out anyway */
+        /* an hour forgives everything; beyond it the product could overflow */
         return nsec > 3600 * CKV_NSEC_PER_SEC ? UINT64_MAX : nsec / 1000 * rate_ms;
 }
 

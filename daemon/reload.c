@@ -50,8 +50,7 @@ void ckv_reload(struct ckv_daemon *daemon) {
         for_tenants = ckv_memory_for_tenants(limit);
         queued = options->queued_bytes_of_all;
         queued = queued ? queued : CKV_MIN((limit - for_tenants) / 2, QUEUED_OF_ALL_MAX);
-        /* one user alone may register all but the reserve (daemon/share.h), so that is what it is promised */
-        daemon->mapped_bytes = options->mapped_bytes ? options->mapped_bytes : for_tenants - for_tenants / RESERVE_PARTS;
+        daemon->mapped_bytes = options->mapped_bytes ? options->mapped_bytes : for_tenants;
         share_set(daemon, CKV_SLOT_MAPPED_BYTES, for_tenants, for_tenants / RESERVE_PARTS);
         share_set(daemon, CKV_SLOT_QUEUED_BYTES, queued, queued);
         share_set(daemon, CKV_SLOT_FILES, files, files / 2);

@@ -206,6 +206,12 @@ test_tenant_SOURCES := tests/test_tenant.c $(addprefix daemon/,tenant.c share.c 
 test_tenant_LIBS := proto base
 test_tenant_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
+# closing away from the loop
+TESTS += test_closer
+test_closer_SOURCES := tests/test_closer.c $(addprefix daemon/,closer.c tenant.c share.c breach.c access.c loop_thread.c options.c)
+test_closer_LIBS := proto ipc base
+test_closer_LDLIBS := $(CHECK_LDLIBS) -lsystemd
+
 # turns between keys, by device time
 TESTS += test_cpu_turns
 test_cpu_turns_SOURCES := tests/test_cpu_turns.c tests/support_endless.c

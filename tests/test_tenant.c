@@ -4,6 +4,7 @@
  * user's own maximum neither, and a newcomer always gets something.
  */
 #include "base/macros.h"
+#include "daemon/access.h"
 #include "daemon/breach.h"
 #include "daemon/daemon.h"
 #include "daemon/refuse.h"
@@ -297,6 +298,67 @@ START_TEST(seen_users) {
 }
 END_TEST
 
+/* Lists of users and groups behind the name of an endpoint. */
+START_TEST(access_lists) {
+        static const char *const bad[] = {
+                ":", ":uid=", ":uid=1,", ":uid=,1", ":uid=1-", ":uid=2-1", ":uid=-1", ":uid=1x", ":uid=4294967295", ":uid=1:uid=2",
+                ":gid=1:gid=2", ":pid=1", "uid=1", ":uid=1:", ":uid=no such user", ":gid=no-such-group-1", ":uid=1 ", ":uid= 1",
+                ":uid=99999999999999999999",
+        };
+        struct ckv_access access = { .count = 7 };
+        char why[CKV_ACCESS_WHY_BYTES] = "", many[1024] = ":uid=0";
+
+        ck_assert_int_eq(ckv_access_parse("", &access, why), 0);
+        ck_assert_uint_eq(access.count, 0);
+        ck_assert(ckv_access_allows(access.ranges, access.count, 5, 6));
+        ck_assert_int_eq(ckv_access_parse(":uid=1000,2000-2999,root:gid=5", &access, why), 0);
+        ck_assert_uint_eq(access.count, 4);
+        ck_assert(ckv_access_valid(access.ranges, access.count));
+        ck_assert(ckv_access_allows(access.ranges, 4, 1000, 0) && ckv_access_allows(access.ranges, 4, 2000, 0));
+        ck_assert(ckv_access_allows(access.ranges, 4, 2999, 0) && ckv_access_allows(access.ranges, 4, 0, 99));
+        ck_assert(ckv_access_allows(access.ranges, 4, 7, 5));
+        ck_assert(!ckv_access_allows(access.ranges, 4, 999, 0) && !ckv_access_allows(access.ranges, 4, 1001, 1000));
+        ck_assert(!ckv_access_allows(access.ranges, 4, 3000, 4) && !ckv_access_allows(access.ranges, 4, 5, 6));
+        ck_assert_int_eq(ckv_access_parse(":gid=root", &access, why), 0);
+        ck_assert(access.count == 1 && !ckv_access_allows(access.ranges, 1, 0, 1) && ckv_access_allows(access.ranges, 1, 1, 0));
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(bad); i++) {
+                why[0] = '\0';
+                ck_assert_msg(ckv_access_parse(bad[i], &access, why) < 0 && why[0], "%s", bad[i]);
+                ck_assert_uint_eq(access.count, 1);
+        }
+        for (int i = 1; i < CKV_ACCESS_RANGES_MAX; i++)
+                strcat(many, ",0");
+        ck_assert_int_eq(ckv_access_parse(many, &access, why), 0);
+        ck_assert_uint_eq(access.count, CKV_ACCESS_RANGES_MAX);
+        ck_assert_int_lt(ckv_access_parse(strcat(many, ",0"), &access, why), 0);
+}
+END_TEST
+
+/* 100 ms of a second: fills with use, runs out with time, begins below a second's worth. */
+START_TEST(device_time_runs_out) {
+        struct ckv_device_time bucket = { 0 };
+        const uint64_t ms = 1000000, t = UINT64_C(1000000000000);
+
+        ck_assert_uint_eq(ckv_device_time_ready(&bucket, 100, t), t);
+        ckv_device_time_spend(&bucket, 100, t, 99 * ms);
+        ck_assert_uint_eq(ckv_device_time_ready(&bucket, 100, t), t);
+        ckv_device_time_spend(&bucket, 100, t, 51 * ms);
+        ck_assert_uint_eq(ckv_device_time_level(&bucket, 100, t), 150 * ms);
+        /* 50 ms too many: half a second */
+        ck_assert_uint_ge(ckv_device_time_ready(&bucket, 100, t), t + 500 * ms);
+        ck_assert_uint_le(ckv_device_time_ready(&bucket, 100, t), t + 501 * ms);
+        ck_assert_uint_eq(ckv_device_time_ready(&bucket, 100, t + 501 * ms), t + 501 * ms);
+        ck_assert_uint_eq(ckv_device_time_level(&bucket, 100, t + 500 * ms), 100 * ms);
+        ck_assert_uint_eq(ckv_device_time_level(&bucket, 100, t + 1500 * ms), 0);
+        ck_assert_uint_eq(ckv_device_time_level(&bucket, 100, UINT64_MAX), 0);
+        /* a clock that seems to go back gives nothing away */
+        ck_assert_uint_eq(ckv_device_time_level(&bucket, 100, t - 1), 150 * ms);
+        /* long debts last long, and end */
+        ckv_device_time_spend(&bucket, 1, t, 600 * 1000 * ms);
+        ck_assert_uint_gt(ckv_device_time_ready(&bucket, 1, t), t + 500000 * 1000 * ms);
+}
+END_TEST
+
 int main(void) {
         Suite *suite = suite_create("tenant");
         TCase *tcase = tcase_create("tenant");
@@ -317,6 +379,8 @@ int main(void) {
         tcase_add_test(tcase, conveniences_make_way);
         tcase_add_test(tcase, breach_is_said_once);
         tcase_add_test(tcase, seen_users);
+        tcase_add_test(tcase, access_lists);
+        tcase_add_test(tcase, device_time_runs_out);
         srunner_run_all(runner, CK_ENV);
         failed = srunner_ntests_failed(runner);
         srunner_free(runner);

@@ -193,6 +193,11 @@ bool ckv_print_pong(const struct chunkkv_info *info, const struct chunkkv_pong *
         return fflush(stdout) == 0 && !ferror(stdout);
 }
 
+/* left_of() - what may still be had; the limit says what this user could hold now, its share included */
+static uint64_t left_of(const struct chunkkv_budget *budget) {
+        return budget->limit > budget->used ? budget->limit - budget->used : 0;
+}
+
 static bool status_json(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count) {
         cJSON *root = cJSON_CreateObject(), *limits, *list;
 
@@ -208,6 +213,7 @@ static bool status_json(const struct chunkkv_info *info, const struct chunkkv_bu
                 (void)cJSON_AddStringToObject(budget, "slot", WORD(slot_words, budgets[i].slot));
                 (void)cJSON_AddNumberToObject(budget, "used", (double)budgets[i].used);
                 (void)cJSON_AddNumberToObject(budget, "limit", (double)budgets[i].limit);
+                (void)cJSON_AddNumberToObject(budget, "left", (double)left_of(&budgets[i]));
         }
         limits = cJSON_AddObjectToObject(root, "limits");
         (void)cJSON_AddNumberToObject(limits, "request_bytes", info->request_bytes);
@@ -223,9 +229,9 @@ bool ckv_print_status(const struct chunkkv_info *info, const struct chunkkv_budg
         if (json)
                 return status_json(info, budgets, count);
         printf("%s on %s (%s)\n", info->daemon, info->device, WORD(backend_words, info->backend));
-        printf("%-14s %16s %16s\n", "budget", "used", "limit");
+        printf("%-14s %16s %16s %16s\n", "budget", "used", "limit", "left");
         for (size_t i = 0; i < count; i++)
-                printf("%-14s %16" PRIu64 " %16" PRIu64 "\n", WORD(slot_words, budgets[i].slot), budgets[i].used,
-                       budgets[i].limit);
+                printf("%-14s %16" PRIu64 " %16" PRIu64 " %16" PRIu64 "\n", WORD(slot_words, budgets[i].slot), budgets[i].used,
+                       budgets[i].limit, left_of(&budgets[i]));
         return fflush(stdout) == 0 && !ferror(stdout);
 }

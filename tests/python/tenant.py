@@ -168,7 +168,8 @@ def answering(client: chunkkv.Client, pipe: Connection) -> None:
 
 
 def used(client: chunkkv.Client) -> dict[Slot, int]:
-    return {budget.slot: budget.used for budget in client.status()}
+    """What is held; device time is not, it runs out by itself."""
+    return {budget.slot: budget.used for budget in client.status() if budget.slot != Slot.DEVICE_TIME}
 
 
 def await_in_flight(client: chunkkv.Client) -> None:
