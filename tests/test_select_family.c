@@ -139,6 +139,62 @@ START_TEST(pyramid_budgets_of_4_2) {
 }
 END_TEST
 
+/* R20, question by question: 100 rows, of which 0-3 and 92-99 are protected (h2o: the newest tenth; page: whole pages of 4) */
+START_TEST(r20_of_every_selector) {
+        const enum ckv_selector selectors[] = { CKV_SELECTOR_CHUNK, CKV_SELECTOR_TOKEN, CKV_SELECTOR_STREAMING, CKV_SELECTOR_H2O,
+                                                CKV_SELECTOR_CHUNK_EG, CKV_SELECTOR_PAGE };
+
+        for (size_t i = 0; i < sizeof(selectors) / sizeof(selectors[0]); i++) {
+                bool h2o = selectors[i] == CKV_SELECTOR_H2O;
+                struct ckv_policy asked = { .selector = selectors[i], .page = selectors[i] == CKV_SELECTOR_PAGE ? 4 : 0 };
+                const struct ckv_span all = { 0, 100 }, some = { 10, 20 };
+                uint32_t p = h2o ? 14 : 12;
+
+                begin(0, h2o ? 0 : 500000, asked);
+                (void)settle();
+                ck_assert_int_eq(budget.kept_all, CKV_KEPT_EMPTY);
+                asked.min_tokens = 101;
+                begin(100, h2o ? 0 : 1000000, asked);
+                (void)settle();
+                ck_assert_int_eq(budget.kept_all, CKV_KEPT_SHORT);
+                asked.min_tokens = 100;
+                asked.heavy = h2o ? 900000 : 0;
+                begin(100, h2o ? 0 : 1000000, asked);
+                selection.spans = &all;
+                selection.span_count = 1;
+                (void)settle();
+                ck_assert_int_eq(budget.kept_all, CKV_KEPT_FITS);
+                asked.heavy = h2o ? 400000 : 0;
+                begin(100, h2o ? 0 : 500000, asked);
+                selection.spans = &all;
+                selection.span_count = 1;
+                (void)settle();
+                ck_assert_int_eq(budget.kept_all, CKV_KEPT_PROTECTED);
+                /* p > B */
+                asked.heavy = h2o ? 100000 : 0;
+                begin(100, h2o ? 0 : 200000, asked);
+                selection.spans = &some;
+                selection.span_count = 1;
+                ck_assert_uint_eq(rows_in(settle()), budget.protected_rows);
+                ck_assert(budget.raised && budget.settled && budget.protected_rows > budget.budget);
+                asked.tight = CKV_TIGHT_REFUSE;
+                begin(100, h2o ? 0 : 200000, asked);
+                selection.spans = &some;
+                selection.span_count = 1;
+                ck_assert_str_eq(settle(), "refused");
+                /* p = B, and one row more */
+                asked.heavy = h2o ? 40000 : 0;
+                begin(100, h2o ? 0 : p * 10000, asked);
+                ck_assert_uint_eq(rows_in(settle()), p);
+                ck_assert(budget.settled && !budget.raised && budget.kept_all == CKV_DROPPED);
+                asked.heavy = h2o ? 50000 : 0;
+                begin(100, h2o ? 0 : (p + 1) * 10000, asked);
+                ck_assert_uint_eq(rows_in(settle()), selectors[i] == CKV_SELECTOR_PAGE ? p : p + 1);
+                ck_assert_int_eq(budget.settled, selectors[i] == CKV_SELECTOR_STREAMING);
+        }
+}
+END_TEST
+
 static void begin_press(uint32_t rows, uint32_t keep_ratio, enum ckv_selector selector, enum ckv_scorer scorer) {
         begin(rows, keep_ratio, (struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = selector, .scorer = scorer,
                                                      .chunk = 10, .window = 4 });
@@ -212,6 +268,7 @@ int main(void) {
         tcase_add_test(tcase, h2o_keeps_heavy_hitters_and_the_recent_part);
         tcase_add_test(tcase, pages_of_4_4);
         tcase_add_test(tcase, pyramid_budgets_of_4_2);
+        tcase_add_test(tcase, r20_of_every_selector);
         tcase_add_test(tcase, kvpress_snapkv_protects_its_window);
         tcase_add_test(tcase, kvpress_knorm_protects_nothing);
         tcase_add_test(tcase, kvpress_streaming_has_four_sinks);
