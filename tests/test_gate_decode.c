@@ -157,7 +157,7 @@ static void fill_compress(void) {
         jobs[1].n_given_runs = 4;
         queries.lse = &slices[3];
         queries.sink_logits = &slices[4];
-        compress.hold = compress.single_pass = 1;
+        compress.hold = compress.single_pass = compress.want_kept_mass = 1;
         compress.control_slot = 8;
         compress.control_use = UINT32_MAX;
         compress.reply_form = CHUNKKV__V1__REPLY_FORM__REPLY_IN_REGION;
@@ -176,6 +176,7 @@ static void check_compress(size_t at) {
                 .hold = 1,
                 .reply_form = 2,
                 .single_pass = 1,
+                .want_kept_mass = 1,
                 .control_slot = at ? 2 : 8,
                 .control_use = UINT32_MAX,
                 .logical_len = 90,
