@@ -18,7 +18,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#define BACKLOG 64
+/* a flood of connections waits here while the gate closes them one by one; who comes behind it must find room */
+#define BACKLOG 4096
 
 /* somebody_listens() - does a connection to this path get further than the door? */
 static bool somebody_listens(const struct sockaddr_un *address, int type) {

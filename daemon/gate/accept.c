@@ -116,18 +116,18 @@ static enum ckv_refused judge(int fd, bool *ret_first) {
         uint64_t cookie;
         uint32_t open, most = state.per_uid ? state.per_uid : (uint32_t)CKV_LIMIT_CONNECTIONS;
 
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || !cookie_get(fd, &cookie))
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
                 return CKV_REFUSED_ACCESS;
         if (!ckv_access_allows(state.ranges, state.range_count, peer.uid, peer.gid))
                 return CKV_REFUSED_ACCESS;
-        if (fd >= CKV_ACCEPT_FDS)
+        /* before the counting, which takes a system call for each connection of the user, so that a flood costs little */
+        if (!rate_take(peer.uid))
+                return CKV_REFUSED_RATE;
+        if (fd >= CKV_ACCEPT_FDS || !cookie_get(fd, &cookie))
                 return CKV_REFUSED_DESCRIPTORS;
         open = count_open(peer.uid);
         if (open >= most)
                 return CKV_REFUSED_COUNT;
-        /* last, so that what is refused for another reason takes no token */
-        if (!rate_take(peer.uid))
-                return CKV_REFUSED_RATE;
         state.entries[fd] = (struct entry){ cookie, { peer.uid, peer.gid, (uint32_t)peer.pid } };
         *ret_first = open == 0;
         return CKV_REFUSED_N;
