@@ -204,7 +204,11 @@ void ckv_request_commit(struct ckv_request *request) {
         }
         CKV_POINT(may_commit);
         if (!moves) {
-                ckv_request_finish(request);
+                /* the answer may lie in a region by now */
+                if (request->reply_form == CKV_REPLY_IN_REGION && !ckv_request_intact(request, &status))
+                        ckv_request_fail(request, &status);
+                else
+                        ckv_request_finish(request);
                 return;
         }
         if (!ckv_slot_enter(request, CKV_PHASE_COMMITTING)) {
@@ -244,7 +248,12 @@ void ckv_request_stage_done(struct ckv_request *request) {
 
         ckv_assert_loop_thread();
         if (request->job->stage == CKV_STAGE_PLAN) {
-                if (ckv_plan_failed(request, &status))
+                bool failed = ckv_plan_failed(request, &status);
+
+                /* whatever came out of zeros in the place of lost pages */
+                if (!request->cancelled && !ckv_request_intact(request, &status))
+                        failed = true;
+                if (failed)
                         ckv_request_fail(request, &status);
                 else
                         selected(request);

@@ -18,6 +18,7 @@
 #include "daemon/control.h"
 
 #include "base/clock.h"
+#include "base/guard.h"
 #include "base/limits.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
@@ -38,6 +39,7 @@ struct ckv_control {
         uint32_t slots, kept_bytes, kept_offset;        /* as the header said when it was judged */
         uint64_t size;
         uint8_t *base;
+        struct ckv_guard *guard;                        /* pages punched out become zeros, and harm nobody but the client */
         sd_event_source *timer;
         struct ckv_charge charge;                       /* MAPPED_BYTES */
         struct ckv_request *owners[SLOTS_MAX];
@@ -120,6 +122,9 @@ static enum ckv_code map(struct ckv_control *control, int fd) {
         if (base == MAP_FAILED)
                 return errno == EACCES || errno == EPERM ? CKV_CODE_PERMISSION : CKV_CODE_NO_MEMORY;
         control->base = base;
+        control->guard = ckv_guard_add(base, control->size, true);
+        if (!control->guard)
+                return CKV_CODE_NO_MEMORY;
         (void)madvise(base, control->size, MADV_DONTFORK);
         (void)madvise(base, control->size, MADV_DONTDUMP);
         return CKV_CODE_OK;
@@ -171,6 +176,7 @@ struct ckv_control *ckv_control_unref(struct ckv_control *control) {
         if (--control->refs > 0)
                 return NULL;
         sd_event_source_disable_unref(control->timer);
+        control->guard = ckv_guard_remove(control->guard);
         if (control->base)
                 (void)munmap(control->base, control->size);
         ckv_charge_deinit(&control->charge);

@@ -10,6 +10,7 @@
  * sentence in the log; 2 for a wrong command line; 75 when the device hangs.
  */
 #include "base/error.h"
+#include "base/guard.h"
 #include "base/log.h"
 #include "base/macros.h"
 #include "base/random.h"
@@ -60,6 +61,7 @@ static int signals_block(void) {
 /* process_prepare() - what must hold before anything is opened */
 static int process_prepare(void) {
         struct rlimit limit;
+        int r;
 
         /* whatever the parent left open is not for the gates; marked, not closed: sockets of systemd are among it */
         if (close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) < 0)
@@ -74,6 +76,9 @@ static int process_prepare(void) {
                 limit.rlim_cur = limit.rlim_max;
                 (void)setrlimit(RLIMIT_NOFILE, &limit);
         }
+        r = ckv_guard_install();
+        if (r)
+                return failed("taking over SIGBUS", r);
         return signals_block();
 }
 

@@ -10,6 +10,7 @@
  */
 #include "daemon/mapped.h"
 
+#include "base/guard.h"
 #include "base/macros.h"
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
@@ -18,6 +19,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* file_get() - the file, one use more. Return: NULL if out of memory. */
 static struct ckv_file *file_get(struct ckv_session *session, const struct ckv_memfd_info *info) {
@@ -119,6 +121,8 @@ bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_
                 return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_REGION_MEMFD_TOKEN, CKV_D_FOREIGN_MEMORY, 0, 0, 0);
         }
         HASH_FIND(hh, session->daemon->mapped, &key, sizeof(key), mapped);
+        if (mapped && ckv_mapped_lost(mapped))
+                mapped = NULL;
         *ret_shared = mapped != NULL;
         if (mapped)
                 (void)ckv_close(fd);    /* as above */
@@ -129,6 +133,21 @@ bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_
         return true;
 }
 
+bool ckv_mapped_lost(struct ckv_mapped *mapped) {
+        struct stat st;
+
+        ckv_assert_loop_thread();
+        if (mapped->lost)
+                return true;
+        if (!ckv_guard_bad(mapped->mapping.guard) && fstat(mapped->fd, &st) == 0 &&
+            (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size)
+                return false;
+        /* the same memory, filled and registered again, is mapped anew */
+        mapped->lost = true;
+        HASH_DELETE(hh, mapped->daemon->mapped, mapped);
+        return true;
+}
+
 struct ckv_mapped *ckv_mapped_put(struct ckv_mapped *mapped) {
         if (!mapped)
                 return NULL;
@@ -136,7 +155,8 @@ struct ckv_mapped *ckv_mapped_put(struct ckv_mapped *mapped) {
         assert(mapped->uses > 0);
         if (--mapped->uses > 0)
                 return NULL;
-        HASH_DELETE(hh, mapped->daemon->mapped, mapped);
+        if (!mapped->lost)
+                HASH_DELETE(hh, mapped->daemon->mapped, mapped);
         mapped_free(mapped);
         return NULL;
 }

@@ -35,6 +35,7 @@ struct ckv_mapped {
         struct ckv_file *file;
         int fd;                         /* the memfd, kept to look at its allocated blocks before each commit */
         uint32_t uses;                  /* regions */
+        bool lost;                      /* pages are gone, and it is in no table any more */
         struct ckv_mapping mapping;
         struct ckv_charge bytes_charge, file_charge;    /* MAPPED_BYTES and FILES, once */
         UT_hash_handle hh;              /* daemon->mapped, by key */
@@ -52,6 +53,9 @@ struct ckv_mapped {
  */
 bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_info *info, const struct ckv_record_region *body,
                     bool writable, struct ckv_record_status *ret_status, struct ckv_mapped **ret_mapped, bool *ret_shared);
+
+/* ckv_mapped_lost() - were pages lost, while they were used (base/guard.h) or by now? Once lost, lost for good. */
+bool ckv_mapped_lost(struct ckv_mapped *mapped);
 
 /* ckv_mapped_put() - one region less; the last one unmaps and gives the charges back. NULL is fine. Return: NULL. */
 struct ckv_mapped *ckv_mapped_put(struct ckv_mapped *mapped);

@@ -5,8 +5,8 @@
  * charges for the region; daemon/mapped.c charges for the memory and maps it,
  * unless the user has it mapped already.
  *
- * The mapping is sealed against shrinking, so reading it cannot fault for lack
- * of file.  A hole punched later reads as zeros; ckv_region_intact() notices.
+ * The file is sealed against shrinking, but its pages can be punched out
+ * afterwards.  ckv_region_intact() notices, and the region is lost from then on.
  */
 #include "daemon/region.h"
 
@@ -21,7 +21,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { ACCESS_READ = 1, ACCESS_READ_WRITE = 2 };        /* Access of chunkkv.proto */
 
@@ -161,10 +160,13 @@ struct ckv_region *ckv_region_find(struct ckv_session *session, uint32_t id) {
         return region;
 }
 
-bool ckv_region_intact(const struct ckv_region *region) {
-        struct stat st;
-
-        return fstat(region->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size;
+bool ckv_region_intact(struct ckv_region *region) {
+        if (!ckv_mapped_lost(region->mapped))
+                return true;
+        if (!region->told && region->session->side)
+                ckv_side_notice(region->session->side, CKV_SIDE_NOTICE_REGION_LOST, region->id);
+        region->told = true;
+        return false;
 }
 
 struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes) {

@@ -26,6 +26,7 @@ struct ckv_region {
         int fd;                         /* the memfd; mapped's */
         struct ckv_place place;         /* of the region in its file */
         bool writable;
+        bool told;                      /* the client was sent CKV_SIDE_NOTICE_REGION_LOST */
         uint32_t cache_uses;            /* planes of registered caches */
         uint32_t request_uses;          /* requests in flight */
         struct ckv_mapping mapping;     /* mapped's */
@@ -52,8 +53,8 @@ struct ckv_region *ckv_region_free(struct ckv_region *region);
 /* ckv_region_find() - borrowed, or NULL */
 struct ckv_region *ckv_region_find(struct ckv_session *session, uint32_t id);
 
-/* ckv_region_intact() - are all pages of the file still allocated? A punched hole means that the region is lost. */
-bool ckv_region_intact(const struct ckv_region *region);
+/* ckv_region_intact() - is all of it still there? If not, it is lost for good, and the client has been sent a notice. */
+bool ckv_region_intact(struct ckv_region *region);
 
 /* ckv_region_place() - where in its file a stretch of the region lies; @address inside the mapping */
 struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes);

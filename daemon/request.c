@@ -137,8 +137,11 @@ bool ckv_request_start(struct ckv_session *session, const struct ckv_route *rout
                 return refused(request, ret_status);
         }
         if (!ckv_request_claim(request, body, ret_status) || !ckv_admit(request, record, attachment, bytes, ret_status) ||
-            !charge(request, bytes, ret_status))
+            !charge(request, bytes, ret_status)) {
+                /* what was read out of a region that is gone is zeros: that is what to say, not what is wrong with them */
+                (void)ckv_request_intact(request, ret_status);
                 return refused(request, ret_status);
+        }
         begin(request);
         return true;
 }

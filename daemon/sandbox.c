@@ -27,9 +27,11 @@
 #include "ipc/landlock.h"
 
 #include <errno.h>
+#include <linux/userfaultfd.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -59,7 +61,7 @@ static const struct ckv_filter_call calls[] = {
         ALLOW(shutdown),
         /* memory that can be written or executed, never both */
         ALLOW_IF(mmap, 2, PROT_EXEC, 0), ALLOW_IF(mmap, 2, PROT_WRITE, 0), ALLOW_IF(mprotect, 2, PROT_EXEC, 0), ALLOW(munmap),
-        ALLOW(mremap), ALLOW(madvise), ALLOW(brk), ALLOW(mincore),
+        ALLOW(mremap), ALLOW(madvise), ALLOW(brk), ALLOW(mincore), ALLOW_IF(ioctl, 1, ALL_BITS, UFFDIO_REGISTER),
         /* threads, and gates */
         ALLOW_IF(clone, 0, NAMESPACES, 0), FAIL(clone3, ENOSYS), ALLOW(execve), ALLOW(wait4), ALLOW(waitid), ALLOW(kill), ALLOW(tgkill),
         ALLOW(pidfd_open), ALLOW(pidfd_send_signal), ALLOW(setpgid), ALLOW(exit), ALLOW(exit_group), ALLOW(futex), ALLOW(set_tid_address),

@@ -15,6 +15,7 @@
 
 #define CKV_BACKEND_VERSION 1
 
+struct ckv_guard;
 struct ckv_backend;             /* one open device; each backend has its own struct behind it */
 
 struct ckv_backend_options {
@@ -36,6 +37,7 @@ struct ckv_mapping {
         bool writable;
         void *allocation;       /* what to unmap: page-aligned start on the CPU */
         size_t allocation_bytes;
+        struct ckv_guard *guard;  /* bad once a page was lost (base/guard.h); NULL: cannot happen */
 };
 
 struct ckv_backend_health {

@@ -16,12 +16,14 @@
  * in a slice or in a lock.
  *
  * Mappings are shared, are not inherited by children, and stay out of core
- * dumps: their bytes are the tenant's.
+ * dumps: their bytes are the tenant's.  Each is guarded: if its pages go away,
+ * jobs that use it end on zeros, and the loop sees the mark.
  */
 #include "kernels/backend.h"
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/guard.h"
 #include "base/macros.h"
 #include "kernels/cpu_machine.h"
 #include "kernels/cpu_move.h"
@@ -37,6 +39,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -225,11 +228,10 @@ static void init_locks(struct ckv_backend *backend) {
 }
 
 static int start_device(struct ckv_backend *backend) {
-        sigset_t all, before;
+        sigset_t before;
         int r;
 
-        (void)sigfillset(&all);
-        (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+        ckv_guard_block_signals(&before);
         r = pthread_create(&backend->thread, NULL, device_main, backend);
         (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
         backend->started = r == 0;
@@ -280,26 +282,40 @@ static void cpu_describe(const struct ckv_backend *backend, struct ckv_backend_i
 
 static int cpu_map(struct ckv_backend *backend, int fd, uint64_t offset, uint64_t size, bool writable,
                    struct ckv_mapping *ret_mapping) {
-        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = offset % page;
+        uint64_t page, before, bytes;
+        struct ckv_guard *guard;
+        struct stat st;
         void *at;
 
         (void)backend;
-        if (size == 0 || size > SIZE_MAX / 2 || offset > INT64_MAX)
+        if (size == 0 || size > SIZE_MAX / 4 || offset > INT64_MAX)
                 return ckv_error_origin(-EINVAL);
-        at = mmap(NULL, before + size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, (off_t)(offset - before));
+        if (fstat(fd, &st) < 0)
+                return ckv_error_origin(-errno);
+        /* files of huge pages are mapped and unmapped by whole ones */
+        page = CKV_MAX((uint64_t)st.st_blksize, (uint64_t)sysconf(_SC_PAGESIZE));
+        before = offset % page;
+        bytes = (before + size + page - 1) / page * page;
+        at = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, (off_t)(offset - before));
         if (at == MAP_FAILED)
                 return ckv_error_origin(-errno);
-        (void)madvise(at, before + size, MADV_DONTFORK);
-        (void)madvise(at, before + size, MADV_DONTDUMP);
+        guard = ckv_guard_add(at, bytes, writable);
+        if (!guard) {
+                (void)munmap(at, bytes);
+                return ckv_error_origin(-ENOMEM);
+        }
+        (void)madvise(at, bytes, MADV_DONTFORK);
+        (void)madvise(at, bytes, MADV_DONTDUMP);
         *ret_mapping = (struct ckv_mapping){
                 .base = (uint8_t *)at + before, .size = size, .writable = writable,
-                .allocation = at, .allocation_bytes = before + size,
+                .allocation = at, .allocation_bytes = bytes, .guard = guard,
         };
         return 0;
 }
 
 static void cpu_unmap(struct ckv_backend *backend, struct ckv_mapping *mapping) {
         (void)backend;
+        mapping->guard = ckv_guard_remove(mapping->guard);
         if (mapping->allocation)
                 (void)munmap(mapping->allocation, mapping->allocation_bytes);
         *mapping = (struct ckv_mapping){ 0 };

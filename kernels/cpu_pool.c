@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/guard.h"
 #include "base/macros.h"
 #include "kernels/cpu_kernel.h"
 
@@ -125,11 +126,10 @@ uint32_t ckv__cpu_pool_threads(const struct ckv_cpu_pool *pool) {
 
 /* Threads inherit the mask of the one that starts them. */
 static int start_workers(struct ckv_cpu_pool *pool) {
-        sigset_t all, before;
+        sigset_t before;
         int r = 0;
 
-        (void)sigfillset(&all);
-        (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+        ckv_guard_block_signals(&before);
         for (pool->started = 1; pool->started < pool->threads; pool->started++) {
                 struct worker *worker = &pool->workers[pool->started];
 

@@ -89,7 +89,10 @@ test_conformance_scores_LIBS := kernels base
 test_conformance_scores_LDLIBS := $(CHECK_LDLIBS)
 
 # base, sockets and the process half of the core
-TESTS += test_base test_memfd test_listen
+TESTS += test_base test_memfd test_listen test_guard
+test_guard_SOURCES := tests/test_guard.c tests/support_files.c
+test_guard_LIBS := base
+test_guard_LDLIBS := $(CHECK_LDLIBS)
 test_base_SOURCES := tests/test_base.c
 test_base_LIBS := base
 test_base_LDLIBS := $(CHECK_LDLIBS)

@@ -75,6 +75,12 @@ struct ckv_control *ckv_side_control(const struct ckv_side_conn *conn) {
         return NULL;
 }
 
+void ckv_side_notice(struct ckv_side_conn *conn, enum ckv_side_notice notice, uint32_t region_id) {
+        (void)conn;
+        (void)notice;
+        (void)region_id;
+}
+
 bool ckv_side_alive(const struct ckv_side_conn *conn) {
         (void)conn;
         return true;
@@ -92,8 +98,12 @@ static void make_regions(struct core *core) {
         for (uint32_t i = 0; i < CKV_ARRAY_SIZE(core->regions); i++) {
                 struct ckv_region *region = &core->regions[i];
 
+                core->mapped[i] = (struct ckv_mapped){ .daemon = &core->daemon, .key.offset = i, .fd = fd };
+                HASH_ADD(hh, core->daemon.mapped, key, sizeof(core->mapped[i].key), &core->mapped[i]);
+                ck_assert(CKV_HASH_ADDED(&core->mapped[i]));
                 *region = (struct ckv_region){
                         .session = &core->session,
+                        .mapped = &core->mapped[i],
                         .id = i + 1,
                         .fd = fd,
                         .writable = i + 1 == CORE_WRITABLE,
@@ -193,6 +203,8 @@ void core_deinit(struct core *core) {
                 ck_assert_uint_eq(core->regions[i].request_uses, 0);
                 ck_assert_uint_eq(core->regions[i].cache_uses, 0);
                 HASH_DEL(core->session.regions, &core->regions[i]);
+                if (!core->mapped[i].lost)
+                        HASH_DEL(core->daemon.mapped, &core->mapped[i]);
         }
         for (uint32_t slot = 0; slot < _CKV_SLOT_N; slot++)
                 ck_assert_uint_eq(tenant->used[slot], 0);

@@ -8,6 +8,7 @@
 #define CKV_TESTS_SUPPORT_CORE_H
 
 #include "daemon/daemon.h"
+#include "daemon/mapped.h"
 #include "daemon/region.h"
 #include "daemon/request.h"
 #include "proto/records.h"
@@ -37,6 +38,7 @@ struct core {
         struct ckv_endpoint endpoint;
         struct ckv_session session;
         struct ckv_region regions[2];
+        struct ckv_mapped mapped[2];
         struct ckv_cache *cache;
         uint8_t *memory;
         uint64_t bytes, queries_at, spare_at;   /* offsets in the memory */
