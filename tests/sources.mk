@@ -238,3 +238,10 @@ test_sandbox_LDLIBS := $(CHECK_LDLIBS) -lseccomp
 TEST_PROGRAMS += hostile_gate
 hostile_gate_SOURCES := tests/hostile_gate.c
 hostile_gate_LIBS := ipc base
+TESTS += test_gate_accept
+test_gate_accept_SOURCES := tests/test_gate_accept.c tests/support_gate.c
+test_gate_accept_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
+test_gate_accept_LIBS := ipc base
+test_gate_accept_LDLIBS := $(CHECK_LDLIBS) -lzmq -lprotobuf-c
+PB_SOURCES += $(test_gate_accept_SOURCES)
+$(O)/test_gate_accept: | $(O)/chunkkv-gate

@@ -191,13 +191,15 @@ void core_recv(struct core *core, struct ckv_record *ret_record, void *attachmen
         while (ret_record->head.type == CKV_RECORD_STATS);
 }
 
-void core_recv_stats(struct core *core, struct ckv_record_stats *ret_stats) {
-        struct ckv_record record;
+void core_ask_stats(struct core *core, struct ckv_record_stats *ret_stats) {
+        struct ckv_record record = { .head = { .type = CKV_RECORD_GATE_PING } };
 
-        do
+        ck_assert(core_send(core, &record, NULL, 0));
+        do {
                 take(core, &record, NULL);
-        while (record.head.type != CKV_RECORD_STATS);
-        *ret_stats = record.body.stats;
+                if (record.head.type == CKV_RECORD_STATS)
+                        *ret_stats = record.body.stats;
+        } while (record.head.type != CKV_RECORD_PONG);
 }
 
 void core_recv_type(struct core *core, enum ckv_record_type type, struct ckv_record *ret_record, void *attachment) {

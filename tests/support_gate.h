@@ -55,8 +55,8 @@ void core_recv(struct core *core, struct ckv_record *ret_record, void *attachmen
 /* core_recv_type() - the same, skipping PONGs, and of the type expected */
 void core_recv_type(struct core *core, enum ckv_record_type type, struct ckv_record *ret_record, void *attachment);
 
-/* core_recv_stats() - the next STATS; all else is skipped */
-void core_recv_stats(struct core *core, struct ckv_record_stats *ret_stats);
+/* core_ask_stats() - ping the gate; *ret_stats changes if there is something new. All else that comes is skipped. */
+void core_ask_stats(struct core *core, struct ckv_record_stats *ret_stats);
 
 /* core_quiet() - no record but PONGs and STATS comes within @msec */
 bool core_quiet(struct core *core, int msec);
