@@ -13,7 +13,7 @@ import pytest
 import chunkkv
 from chunkkv.wire import Slot
 from daemon import Daemon
-from tenant import ROWS, Tenant, filled, used
+from tenant import ROWS, Tenant, filled, seconds_until, used
 
 MIB = 1 << 20
 PIECE = 16 * MIB
@@ -55,7 +55,7 @@ def test_same_memory_is_mapped_once(new_daemon: Callable[..., Daemon]) -> None:
         assert all(region.shared for region in regions[1:])
         assert len({region.id for region in regions}) == 4096
         assert daemon.usage().memfd_mappings == before.memfd_mappings + 1
-        assert daemon.usage().descriptors <= before.descriptors + 1
+        seconds_until(lambda: daemon.usage().descriptors <= before.descriptors + 1, 5.0)  # closed beside the loop
         assert used(client)[Slot.MAPPED_BYTES] == held + memory.size
         assert used(client)[Slot.FDS] == 0
         client.unregister_region(regions.pop(0))
@@ -190,7 +190,9 @@ def test_only_listed_users_connect(new_daemon: Callable[..., Daemon]) -> None:
         with Tenant(daemon.prefix(), hello, uid) as listed:
             assert listed.hear() == "in"
     lines = [line for line in daemon.log().splitlines() if " STRANGER " in line]
-    assert [f"uid={uid} " in line for uid, line in zip((VICTIM - 1, VICTIM + 6), lines, strict=True)] == [True, True], lines
+    assert len(lines) == 2, lines
+    assert f"uid={VICTIM - 1} " in lines[0]
+    assert f"uid={VICTIM + 6} " in lines[1]
 
 
 # ---- the device
@@ -212,10 +214,10 @@ def test_device_time_delays_and_ends_nothing(new_daemon: Callable[..., Daemon]) 
         print(f"{n} plans, {spent * 1000:.0f} ms of the device in {elapsed:.2f} s")
         assert elapsed > (spent - last - 0.020) / 0.020 * 0.8
         # a deadline is kept while waiting
-        with pytest.raises(chunkkv.ChunkkvError) as caught:
-            for _ in range(50):
-                client.plan(cache, rows=ROWS, keep_ratio=0.5, timeout=0.05)
-        assert caught.value.code in (chunkkv.Code.EXPIRED, chunkkv.Code.CANCELLED) or "time" in str(caught.value).lower()
+        while budget(client, Slot.DEVICE_TIME)[0] < 30:
+            client.plan(cache, rows=ROWS, keep_ratio=0.5, timeout=60)
+        with pytest.raises(chunkkv.DeadlineExceeded):
+            client.plan(cache, rows=ROWS, keep_ratio=0.5, timeout=0.05)
         time.sleep(0.2)  # the last one leaves the queue
 
 
