@@ -84,7 +84,7 @@ int ckv__region_send(struct chunkkv_client *client, const struct chunkkv_region 
         Chunkkv__V1__RegisterRegion body = CHUNKKV__V1__REGISTER_REGION__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
-        uint64_t file_size, size;
+        uint64_t file_size = 0, size = 0;
         uint8_t token[16];
         int r;
 
@@ -112,7 +112,7 @@ int ckv__region_send(struct chunkkv_client *client, const struct chunkkv_region 
 
 int ckv__region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,
                          uint32_t *ret_region_id, struct chunkkv_error *ret_error) {
-        uint64_t file_size, size;
+        uint64_t file_size = 0, size = 0;
         uint32_t id;
         int r;
 
