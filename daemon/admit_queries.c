@@ -179,7 +179,7 @@ bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_pa
                                   CKV_D_NOT_USED, 0, 0, 0);
         if (!body->has_queries)
                 return true;    /* who needs them was refused by its policy */
-        if (!check_form(body, all_rows ? CKV_H2O_ROWS_MAX : CKV_LIMIT_QUERY_ROWS, &element, ret_status))
+        if (!check_form(body, all_rows ? (uint32_t)CKV_H2O_ROWS_MAX : (uint32_t)CKV_LIMIT_QUERY_ROWS, &element, ret_status))
                 return false;
         for (uint32_t i = 1; i < body->query_layer_count; i++)
                 if (parts->query_layers[i] <= parts->query_layers[i - 1])
