@@ -60,8 +60,8 @@ bool ckv_gate_stats_take(struct ckv_gate_stats *stats, const char *endpoint, con
         if (grew && ckv_log_allowed(&stats->rate, ckv_now_nsec(), &suppressed))
                 ckv_log(CKV_LOG_NOTICE, GATE_STATS,
                         "endpoint=%s open=%" PRIu32 " refused_access=%" PRIu64 " refused_count=%" PRIu64 " refused_rate=%" PRIu64
-                        " refused_descriptors=%" PRIu64 " dropped_messages=%" PRIu64 " dropped_replies=%" PRIu64 " dropped_peers=%" PRIu64
-                        " suppressed=%" PRIu64,
+                        " refused_descriptors=%" PRIu64 " dropped_messages=%" PRIu64 " dropped_replies=%" PRIu64
+                        " dropped_peers=%" PRIu64 " suppressed=%" PRIu64,
                         endpoint, record->open, record->refused[CKV_REFUSED_ACCESS], record->refused[CKV_REFUSED_COUNT],
                         record->refused[CKV_REFUSED_RATE], record->refused[CKV_REFUSED_DESCRIPTORS], record->dropped_messages,
                         record->dropped_replies, record->dropped_peers, suppressed);
@@ -73,6 +73,7 @@ const char *ckv_gate_stats_uids(const struct ckv_gate_stats *stats, char ret_tex
 
         (void)snprintf(ret_text, CKV_GATE_UIDS_TEXT, "none");
         for (uint32_t i = 0; i < stats->uid_count; i++)
-                length += (size_t)snprintf(ret_text + length, CKV_GATE_UIDS_TEXT - length, "%s%" PRIu32, i ? "," : "", stats->uids[i]);
+                length += (size_t)snprintf(ret_text + length, CKV_GATE_UIDS_TEXT - length, "%s%" PRIu32, i ? "," : "",
+                                           stats->uids[i]);
         return ret_text;
 }

@@ -46,34 +46,37 @@
 static const struct ckv_filter_call calls[] = {
         /* descriptors */
         ALLOW(read), ALLOW(write), ALLOW(readv), ALLOW(writev), ALLOW(pread64), ALLOW(pwrite64), ALLOW(lseek), ALLOW(close),
-        ALLOW(close_range), ALLOW(fcntl), ALLOW(dup2), ALLOW(dup3), ALLOW(fstatfs), ALLOW(flock), ALLOW(ftruncate), ALLOW(fallocate),
-        ALLOW(memfd_create), ALLOW(eventfd2), ALLOW(pipe2),
+        ALLOW(close_range), ALLOW(fcntl), ALLOW(dup2), ALLOW(dup3), ALLOW(fstatfs), ALLOW(flock), ALLOW(ftruncate),
+        ALLOW(fallocate), ALLOW(memfd_create), ALLOW(eventfd2), ALLOW(pipe2),
         /* files, as far as Landlock lets it */
-        ALLOW(openat), ALLOW(newfstatat), ALLOW(fstat), ALLOW(statx), ALLOW(statfs), ALLOW(access), ALLOW(faccessat), ALLOW(faccessat2),
-        ALLOW(readlink), ALLOW(readlinkat), ALLOW(getdents64), ALLOW(getcwd), ALLOW(unlink), ALLOW(unlinkat), ALLOW(umask),
+        ALLOW(openat), ALLOW(newfstatat), ALLOW(fstat), ALLOW(statx), ALLOW(statfs), ALLOW(access), ALLOW(faccessat),
+        ALLOW(faccessat2), ALLOW(readlink), ALLOW(readlinkat), ALLOW(getdents64), ALLOW(getcwd), ALLOW(unlink),
+        ALLOW(unlinkat), ALLOW(umask),
         /* the loop */
-        ALLOW(epoll_create1), ALLOW(epoll_ctl), ALLOW(epoll_wait), ALLOW(epoll_pwait), ALLOW(epoll_pwait2), ALLOW(poll), ALLOW(ppoll),
-        ALLOW(timerfd_create), ALLOW(timerfd_settime), ALLOW(signalfd4), ALLOW(clock_gettime), ALLOW(clock_getres),
-        ALLOW(clock_nanosleep), ALLOW(nanosleep), ALLOW(gettimeofday), ALLOW(restart_syscall),
+        ALLOW(epoll_create1), ALLOW(epoll_ctl), ALLOW(epoll_wait), ALLOW(epoll_pwait), ALLOW(epoll_pwait2), ALLOW(poll),
+        ALLOW(ppoll), ALLOW(timerfd_create), ALLOW(timerfd_settime), ALLOW(signalfd4), ALLOW(clock_gettime),
+        ALLOW(clock_getres), ALLOW(clock_nanosleep), ALLOW(nanosleep), ALLOW(gettimeofday), ALLOW(restart_syscall),
         /* sockets of this machine: side connections, pairs, the service manager */
-        ALLOW_IF(socket, 0, ALL_BITS, AF_UNIX), ALLOW_IF(socketpair, 0, ALL_BITS, AF_UNIX), ALLOW(connect), ALLOW(accept4), ALLOW(sendmsg),
-        ALLOW(sendto), ALLOW(recvmsg), ALLOW(recvfrom), ALLOW(getsockopt), ALLOW(setsockopt), ALLOW(getsockname), ALLOW(getpeername),
-        ALLOW(shutdown),
+        ALLOW_IF(socket, 0, ALL_BITS, AF_UNIX), ALLOW_IF(socketpair, 0, ALL_BITS, AF_UNIX), ALLOW(connect), ALLOW(accept4),
+        ALLOW(sendmsg), ALLOW(sendto), ALLOW(recvmsg), ALLOW(recvfrom), ALLOW(getsockopt), ALLOW(setsockopt),
+        ALLOW(getsockname), ALLOW(getpeername), ALLOW(shutdown),
         /* memory that can be written or executed, never both */
         ALLOW_IF(mmap, 2, PROT_EXEC, 0), ALLOW_IF(mmap, 2, PROT_WRITE, 0), ALLOW_IF(mprotect, 2, PROT_EXEC, 0), ALLOW(munmap),
         ALLOW(mremap), ALLOW(madvise), ALLOW(brk), ALLOW(mincore), ALLOW_IF(ioctl, 1, ALL_BITS, UFFDIO_REGISTER),
         /* threads, and gates */
-        ALLOW_IF(clone, 0, NAMESPACES, 0), FAIL(clone3, ENOSYS), ALLOW(execve), ALLOW(wait4), ALLOW(waitid), ALLOW(kill), ALLOW(tgkill),
-        ALLOW(pidfd_open), ALLOW(pidfd_send_signal), ALLOW(setpgid), ALLOW(exit), ALLOW(exit_group), ALLOW(futex), ALLOW(set_tid_address),
-        ALLOW(set_robust_list), ALLOW(rseq), ALLOW(sched_yield), ALLOW(sched_getaffinity), ALLOW(sched_setaffinity),
-        ALLOW(sched_getparam), ALLOW(sched_getscheduler), ALLOW_IF(sched_setscheduler, 1, ALL_BITS, SCHED_OTHER), ALLOW(getcpu),
-        ALLOW(membarrier),
+        ALLOW_IF(clone, 0, NAMESPACES, 0), FAIL(clone3, ENOSYS), ALLOW(execve), ALLOW(wait4), ALLOW(waitid), ALLOW(kill),
+        ALLOW(tgkill), ALLOW(pidfd_open), ALLOW(pidfd_send_signal), ALLOW(setpgid), ALLOW(exit), ALLOW(exit_group),
+        ALLOW(futex), ALLOW(set_tid_address), ALLOW(set_robust_list), ALLOW(rseq), ALLOW(sched_yield),
+        ALLOW(sched_getaffinity), ALLOW(sched_setaffinity), ALLOW(sched_getparam), ALLOW(sched_getscheduler),
+        ALLOW_IF(sched_setscheduler, 1, ALL_BITS, SCHED_OTHER), ALLOW(getcpu), ALLOW(membarrier),
         /* signals */
-        ALLOW(rt_sigaction), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(rt_sigtimedwait), ALLOW(rt_sigpending), ALLOW(sigaltstack),
+        ALLOW(rt_sigaction), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(rt_sigtimedwait), ALLOW(rt_sigpending),
+        ALLOW(sigaltstack),
         /* what it is, and limits for itself and its gates */
-        ALLOW(getpid), ALLOW(gettid), ALLOW(getppid), ALLOW(getpgrp), ALLOW(getpgid), ALLOW(getuid), ALLOW(geteuid), ALLOW(getgid),
-        ALLOW(getegid), ALLOW(getrandom), ALLOW(getrlimit), ALLOW(prlimit64), ALLOW(getrusage), ALLOW(sysinfo), ALLOW(uname), ALLOW(prctl),
-        ALLOW(arch_prctl), ALLOW(seccomp), ALLOW(landlock_create_ruleset), ALLOW(landlock_add_rule), ALLOW(landlock_restrict_self),
+        ALLOW(getpid), ALLOW(gettid), ALLOW(getppid), ALLOW(getpgrp), ALLOW(getpgid), ALLOW(getuid), ALLOW(geteuid),
+        ALLOW(getgid), ALLOW(getegid), ALLOW(getrandom), ALLOW(getrlimit), ALLOW(prlimit64), ALLOW(getrusage), ALLOW(sysinfo),
+        ALLOW(uname), ALLOW(prctl), ALLOW(arch_prctl), ALLOW(seccomp), ALLOW(landlock_create_ruleset),
+        ALLOW(landlock_add_rule), ALLOW(landlock_restrict_self),
 };
 
 static int restrict_files(const struct ckv_options *options) {
@@ -117,7 +120,8 @@ int ckv_sandbox_enter(const struct ckv_options *options) {
         if (r >= 0)
                 r = ckv_filter_install(calls, CKV_ARRAY_SIZE(calls), EPERM);
         if (r) {
-                ckv_log(CKV_LOG_ERROR, START_FAILED, "why=\"the sandbox cannot be set up: %s; --sandbox off runs without\"", strerror(-r));
+                ckv_log(CKV_LOG_ERROR, START_FAILED, "why=\"the sandbox cannot be set up: %s; --sandbox off runs without\"",
+                        strerror(-r));
                 return ckv_error_trace(r);
         }
         ckv_log(CKV_LOG_INFO, SANDBOX_ON, "landlock=%s seccomp=yes", files ? "yes" : "\"not in this kernel\"");

@@ -52,7 +52,9 @@ static size_t ruleset_for(int version, unsigned scope, struct ruleset *ret_rules
         if (version >= 6)
                 ret_ruleset->scope = (scope & CKV_LANDLOCK_SIGNALS ? SCOPE_SIGNAL : 0) |
                                      (scope & CKV_LANDLOCK_ABSTRACT ? SCOPE_ABSTRACT : 0);
-        return version >= 6 ? sizeof(*ret_ruleset) : version >= 4 ? offsetof(struct ruleset, scope) : offsetof(struct ruleset, network);
+        if (version >= 6)
+                return sizeof(*ret_ruleset);
+        return version >= 4 ? offsetof(struct ruleset, scope) : offsetof(struct ruleset, network);
 }
 
 static uint64_t rights_of(unsigned access) {

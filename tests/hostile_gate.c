@@ -154,8 +154,10 @@ static int behave(const char *how) {
 }
 
 int main(int argc, char *argv[]) {
-        static const char *const modes[] = { "garbage", "version", "type", "sequence", "repeat", "nobody", "ring-ahead", "ring-offset",
-                                             "ring-end", "ring-long", "ring-stray", "counts", "short", "silent", "strange", "flood" };
+        static const char *const modes[] = {
+                "garbage", "version", "type", "sequence", "repeat", "nobody", "ring-ahead", "ring-offset", "ring-end", "ring-long",
+                "ring-stray", "counts", "short", "silent", "strange", "flood",
+        };
         char path[PATH_MAX + 16] = { 0 }, *slash;
 
         if (argc < 2)

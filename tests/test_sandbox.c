@@ -357,15 +357,18 @@ START_TEST(off_is_off) {
 END_TEST
 
 int main(void) {
-        Suite *suite = suite_create("sandbox");
-        TCase *tcase = tcase_create("sandbox");
-        SRunner *runner = srunner_create(suite);
+        Suite *suite;
+        TCase *tcase;
+        SRunner *runner;
         int failed;
 
         if (CKV_SANITIZED) {
                 puts("no sandbox in a build with sanitizers");
                 return 77;
         }
+        suite = suite_create("sandbox");
+        tcase = tcase_create("sandbox");
+        runner = srunner_create(suite);
         tcase_add_checked_fixture(tcase, setup, teardown);
         tcase_add_loop_test(tcase, forbidden_call_kills_the_gate, 0, CKV_ARRAY_SIZE(forbidden));
         tcase_add_test(tcase, threads_that_run_already_are_bound_too);

@@ -87,15 +87,17 @@ int ckv_sandbox_calls(void) {
         const uint64_t self = (uint64_t)getpid();
         const struct ckv_filter_call calls[] = {
                 /* peers, the pair, the log */
-                ALLOW(accept4), ALLOW(close), ALLOW(read), ALLOW(recvfrom), ALLOW(recvmsg), ALLOW(sendmsg), ALLOW(sendto), ALLOW(shutdown),
-                ALLOW(write), ALLOW(writev), ALLOW(getsockname), ALLOW(getpeername), ALLOW(getsockopt),
-                ALLOW_IF(fcntl, 1, ALL_BITS, F_GETFL), ALLOW_IF(fcntl, 1, ALL_BITS, F_SETFL), ALLOW_IF(fcntl, 1, ALL_BITS, F_GETFD),
-                ALLOW_IF(fcntl, 1, ALL_BITS, F_SETFD), ALLOW_IF(fcntl, 1, ALL_BITS, F_DUPFD_CLOEXEC),
+                ALLOW(accept4), ALLOW(close), ALLOW(read), ALLOW(recvfrom), ALLOW(recvmsg), ALLOW(sendmsg), ALLOW(sendto),
+                ALLOW(shutdown), ALLOW(write), ALLOW(writev), ALLOW(getsockname), ALLOW(getpeername), ALLOW(getsockopt),
+                ALLOW_IF(fcntl, 1, ALL_BITS, F_GETFL), ALLOW_IF(fcntl, 1, ALL_BITS, F_SETFL),
+                ALLOW_IF(fcntl, 1, ALL_BITS, F_GETFD), ALLOW_IF(fcntl, 1, ALL_BITS, F_SETFD),
+                ALLOW_IF(fcntl, 1, ALL_BITS, F_DUPFD_CLOEXEC),
                 /* waiting */
-                ALLOW(poll), ALLOW(ppoll), ALLOW(epoll_ctl), ALLOW(epoll_wait), ALLOW(epoll_pwait), ALLOW(futex), ALLOW(clock_gettime),
-                ALLOW(clock_nanosleep), ALLOW(restart_syscall), ALLOW(sched_yield),
+                ALLOW(poll), ALLOW(ppoll), ALLOW(epoll_ctl), ALLOW(epoll_wait), ALLOW(epoll_pwait), ALLOW(futex),
+                ALLOW(clock_gettime), ALLOW(clock_nanosleep), ALLOW(restart_syscall), ALLOW(sched_yield),
                 /* memory, none of it executable */
-                ALLOW_IF(mmap, 2, PROT_EXEC, 0), ALLOW_IF(mprotect, 2, PROT_EXEC, 0), ALLOW(munmap), ALLOW(mremap), ALLOW(madvise), ALLOW(brk),
+                ALLOW_IF(mmap, 2, PROT_EXEC, 0), ALLOW_IF(mprotect, 2, PROT_EXEC, 0), ALLOW(munmap), ALLOW(mremap),
+                ALLOW(madvise), ALLOW(brk),
                 /* libzmq asks in each call whether it was forked; malloc and the hash of names want random bytes */
                 ALLOW(getpid), ALLOW(gettid), ALLOW(getrandom),
                 /* a thread that libzmq has made may not have had its first turn yet: what glibc and libzmq call there */

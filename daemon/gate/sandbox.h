@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* ckv_sandbox_limits() - memory, descriptors, core dumps; dies with its core; first to go when memory is short. Return: 0 or -errno. */
+/* ckv_sandbox_limits() - memory, descriptors, core dumps; ends with its core, goes first without memory. Return: 0 or -errno. */
 int ckv_sandbox_limits(void);
 
 /**
