@@ -42,7 +42,7 @@ struct ckv_job_layer {
         uint32_t number;            /* the engine's layer number */
         struct ckv_plane k, v;      /* v.base NULL: no V (latent) */
         const uint8_t *query;       /* row 0, head 0 of this layer's queries; NULL if none were given */
-        const uint8_t *lse;         /* binary32 [q_heads][queries.rows], any alignment; NULL: not given */
+        const uint8_t *lse;         /* binary32 [q_heads][queries.rows], in the ring of the queries, any alignment; NULL: not given */
         const uint8_t *sink_logits; /* binary32 [q_heads], any alignment; NULL: none */
 };
 
