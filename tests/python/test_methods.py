@@ -1,13 +1,13 @@
 """Every method that the client has a name for, from its name to the moved rows, against the NumPy models.
 
 A request brings its row scores along: they must be those of the model (R31), and the kept rows must be exactly what the
-model selects by them.  So there is no gap to allow for.  Then what else users do with methods: refusals that say what
-to do instead, log-sum-exp beside the queries, sequences that grow and are compressed again.
+model selects by them.  So there is no gap to allow for.  Then what else users do with methods: log-sum-exp beside the
+queries, sequences that grow and are compressed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -20,48 +20,13 @@ import reference_numpy as ref
 import selectors_numpy as model
 from chunkkv import Policy, methods
 from daemon import Daemon
+from methods_bench import BLOCK, DIM, HEADS, LAYERS, Q_HEADS, Bench
 
 F32 = NDArray[np.float32]
-LAYERS, HEADS, Q_HEADS, DIM, BLOCK, MOST_ROWS = 6, 2, 4, 8, 8, 560
 LENGTHS = (150, 77, 555)  # LagKV scores sequences below 4 + 2 * 128 rows by their row number alone
 QUERY_FREE = ("knorm", "keydiff", "lagkv", "vk_ratio")
 TOLERANCE = {"keydiff": (1e-4, 2e-5), "knorm": (2e-5, 0.0), "vk_ratio": (2e-5, 0.0), "drop": (1e-3, 1e-7)}
 NAMES = [*methods.METHODS, "hybrid"]
-
-
-class Bench:
-    """One cache, f32, blocks in no order, with room for the queries of all rows."""
-
-    def __init__(self, client: chunkkv.Client) -> None:
-        self.client = client
-        shape = (LAYERS, MOST_ROWS // BLOCK, BLOCK, HEADS, DIM)
-        plane, queries = 4 * int(np.prod(shape)), 4 * LAYERS * MOST_ROWS * Q_HEADS * DIM
-        self.memory = chunkkv.SharedMemory.allocate(2 * plane + queries)
-        self.region = client.register_region(self.memory)
-        self.planes = [self.memory.numpy(shape, "f32", i * plane) for i in (0, 1)]
-        self.queries = self.memory.numpy((LAYERS, MOST_ROWS, Q_HEADS, DIM), "f32", 2 * plane)
-        self.table = np.random.default_rng(3).permutation(shape[1])
-        self.cache = client.register_cache(chunkkv.CacheLayout.of_arrays(
-            [self.planes[0]], [self.planes[1]], axes="lbthd", q_heads=Q_HEADS, region=self.region))
-
-    def fill(self, seed: int, rows: int) -> None:
-        rng = np.random.default_rng(seed)
-        for plane in (*self.planes, self.queries):
-            plane[...] = rng.standard_normal(plane.shape, np.float32)
-        self.before = [plane.copy() for plane in self.planes]
-        self.rows = rows
-
-    def of(self, plane: F32) -> F32:
-        """Rows in order: [layer][row][head][dim]."""
-        return plane[:, self.table].reshape(LAYERS, -1, HEADS, DIM)[:, : self.rows]
-
-    def newest(self, count: int) -> F32:
-        return self.queries[:, :count]
-
-    def request(self, policy: Policy | Sequence[Policy], query_rows: int = 64, **other: Any) -> dict[str, Any]:
-        count = min(query_rows, self.rows)
-        return {"rows": self.rows, "table": self.table[: -(-self.rows // BLOCK)], "policy": policy, "keep_ratio": 0.3,
-                "queries": chunkkv.Queries.of_array(self.newest(count), region=self.region), **other}
 
 
 @pytest.fixture(scope="module")
@@ -249,85 +214,6 @@ def test_log_sum_exp(bench: Bench, in_region: bool) -> None:
     assert "layer 3, query head 2" in str(caught.value)
     with pytest.raises(chunkkv.InvalidArgument, match="the slice has"):
         bench.client.plan(bench.cache, lse=lse[:, :, 1:], **request)
-
-
-# ---- what does not go, and what to do instead
-
-P = "compress.groups[0].policies[0]."
-REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
-    ("plan", {}, {"queries": None}, "compress.queries", "send them, or ask for scorer knorm or keydiff"),
-    ("plan", {"scorer": "drop"}, {"queries": None}, "compress.queries", "knorm or keydiff"),
-    ("plan", {"scorer": "given"}, {}, "compress.groups[0].scores_in", "is required"),
-    ("plan", {"heads": "each"}, {}, P + "heads", "ask for IN_PLACE or COPY_OUT, or for heads = sum"),
-    ("slots", {"heads": "each"}, {}, P + "heads", "give the table in blocks, or ask for COPY_OUT"),
-    ("compress", {"heads": "each"}, {"positions": [(0, 199), (200, 201)], "logical_len": 201}, P + "heads",
-     "ask for heads = sum"),
-    ("compress", {"heads": "each", "sliding": 50}, {}, P + "heads", "ask for heads = sum"),
-    ("compress", {"heads": "each", "layers": "one"}, {}, P + "heads", "layers = each"),
-    ("compress", {"heads": "each", "selector": "streaming"}, {}, P + "heads", "heads = sum"),
-    ("compress", {"heads": "each", "fill": "none"}, {}, P + "fill", "fill = lead or best"),
-    ("compress", {"selector": "page"}, {}, P + "selector", "ask for PLAN, or for selector chunk"),
-    ("plan", {"selector": "page", "page": 12}, {}, P + "page", "must be a multiple of 8, is 12"),
-    ("plan", {"selector": "page", "layers": "each"}, {}, P + "layers", "layers = one"),
-    ("plan", {"page": 16}, {}, P + "page", "selector page alone"),
-    ("plan", {"selector": "h2o"}, {"keep_ratio": None}, "compress.queries.rows", "send them all, or ask for selector"),
-    ("plan", {"selector": "h2o"}, {}, "compress.groups[0].keep_ratio", "set heavy and recent_part instead"),
-    ("plan", {"selector": "h2o", "scorer": "knorm"}, {"keep_ratio": None}, P + "scorer", "scorer window, or selector"),
-    ("plan", {"heavy": 1000}, {}, P + "heavy", "selector h2o alone"),
-    ("plan", {"beta": 20, "layers": "one"}, {}, P + "beta", "layers = each"),
-    ("plan", {"layer_reduce": "top4"}, {}, P + "layer_reduce", "layers = one"),
-    ("plan", {"vote_rows": 4}, {}, P + "vote_rows", "window_reduce = max alone"),
-    ("plan", {"window_reduce": "max", "scorer": "knorm"}, {}, P + "scorer", "scorer window"),
-    ("plan", {"window_reduce": "max", "norm": "mean"}, {}, P + "norm", "norm = sum"),
-    ("plan", {"contrast_first": 4}, {}, P + "contrast_end", "set both"),
-    ("plan", {"selector": "chunk_at"}, {}, "compress.groups[0].chunk_lengths", "is required"),
-    ("plan", {"selector": "chunk_at", "unit_reduce": "sum"}, {"chunk_lengths": [100, 100]}, P + "unit_reduce",
-     "mean or max"),
-    ("plan", {"selector": "chunk"}, {"chunk_lengths": [100, 100]}, "compress.groups[0].chunk_lengths", "must not be"),
-    ("plan", {"profile": "kvpress", "scorer": "drop"}, {}, P + "scorer", "ask for profile default"),
-    ("plan", {"profile": "kvpress", "selector": "h2o"}, {}, P + "selector", "ask for profile default"),
-    ("plan", {"profile": "paper", "fill": "best"}, {}, P + "fill", "does not let this be set"),
-    ("plan", {"profile": "paper"}, {"protect": [(0, 5)]}, "compress.groups[0].protect", "does not let this be set"),
-    ("plan", {"window": 65}, {}, "compress.queries.rows", "window is 65, but only 64"),
-]
-
-
-@pytest.mark.parametrize(("mode", "policy", "other", "field", "words"), REFUSALS, ids=range(len(REFUSALS)))
-def test_refusals_say_what_to_do(bench: Bench, mode: str, policy: dict[str, Any], other: dict[str, Any], field: str,
-                                 words: str) -> None:
-    """Unknown combinations name the field and say what to do instead; nothing is touched, and the daemon goes on."""
-    bench.fill(7, 200)
-    request = bench.request(Policy(**policy), **{"timeout": 10, **other})
-    if mode == "slots":
-        slots = (bench.table[:, None] * BLOCK + np.arange(BLOCK)).ravel()[: bench.rows]
-        request["table"] = chunkkv.Table(slots, "tokens")
-    run = bench.client.plan if mode == "plan" else bench.client.compress
-    with pytest.raises((chunkkv.InvalidArgument, chunkkv.Unsupported)) as caught:
-        run(bench.cache, **request)
-    assert caught.value.field.removesuffix("[0]") == field
-    assert words in str(caught.value)
-    assert caught.value.cache == chunkkv.CacheState.CLEAN
-    assert all(np.array_equal(plane, before) for plane, before in zip(bench.planes, bench.before, strict=True))
-    assert bench.client.ping().in_flight == 0
-
-
-LAYER_PLANS: list[tuple[list[Policy], str, str]] = [
-    ([Policy(layer_first=1)], P + "layer_first", "must be 0 or 0"),
-    ([Policy(), Policy(layer_first=6)], "compress.groups[0].policies[1].layer_first", "layer 6 is not in this group"),
-    ([Policy(), Policy(layer_first=3), Policy(layer_first=3)], "compress.groups[0].policies[2].layer_first",
-     "ascending"),
-    ([Policy(), Policy(layer_first=3, align=64)], "compress.groups[0].policies", "must keep equally many"),
-]
-
-
-@pytest.mark.parametrize(("plan", "field", "words"), LAYER_PLANS, ids=range(len(LAYER_PLANS)))
-def test_layer_plans_cover_the_layers_once(bench: Bench, plan: list[Policy], field: str, words: str) -> None:
-    """A gap, an overlap, or unequal budgets under one table."""
-    bench.fill(8, 200)
-    with pytest.raises(chunkkv.InvalidArgument) as caught:
-        bench.client.plan(bench.cache, **bench.request(plan))
-    assert caught.value.field == field
-    assert words in str(caught.value)
 
 
 # ---- again and again, as a sequence grows
