@@ -66,6 +66,8 @@ static bool may_commit(const struct ckv_request *request, struct ckv_record_stat
 
 /* moves_rows() - is there a row that is not yet where it belongs? */
 static bool moves_rows(const struct ckv_request *request) {
+        if (request->repairs)
+                return request->job->steps.first < request->job->steps.count;
         for (uint32_t i = 0; i < request->job->group_count; i++) {
                 const struct ckv_job_group *group = &request->job->groups[i];
 
@@ -119,6 +121,16 @@ void ckv_request_fail(struct ckv_request *request, const struct ckv_record_statu
         struct ckv_record_status cancelled;
         struct ckv_answer answer;
 
+        if (request->repairs) {
+                /* nothing was changed: whoever comes next can still go on from the slot */
+                cancelled = *status;
+                cancelled.cache = request->claim.phase == CKV_PHASE_DONE ? CKV_CACHE_COMMITTED : CKV_CACHE_TORN_REPAIRABLE;
+                status = &cancelled;
+                request->phase = CKV_PHASE_FAILED;
+                ckv_answer_init(&answer, status);
+                respond(request, &answer);
+                return;
+        }
         set_code(request, status->code);
         if (!ckv_slot_enter(request, status->code == CKV_CODE_CANCELLED ? CKV_PHASE_CANCELLED : CKV_PHASE_FAILED)) {
                 ckv_refuse(&cancelled, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
@@ -211,6 +223,9 @@ void ckv_request_commit(struct ckv_request *request) {
                         ckv_request_finish(request);
                 return;
         }
+        /* from here on the slot is in the hands of this daemon */
+        if (request->repairs)
+                memcpy(request->claim.page->boot_id, request->session->daemon->boot_id, sizeof(request->claim.page->boot_id));
         if (!ckv_slot_enter(request, CKV_PHASE_COMMITTING)) {
                 fail_cancelled(request);
                 return;

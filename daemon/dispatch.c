@@ -132,7 +132,7 @@ static bool serve_register(const struct call *call, struct ckv_answer *answer, s
         case CKV_RECORD_UNREGISTER_CACHE:
                 return ckv_cache_unregister(call->session, id, ret_status);
         default:
-                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REPAIR, CKV_D_NOT_BUILT, 0, 0, 0);
+                return ckv_refuse(ret_status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_INTERNAL, 0, 0, 0);
         }
 }
 
@@ -158,6 +158,8 @@ static bool start(const struct call *call, struct ckv_record_status *ret_status)
                 return ckv_hold_commit(call->session, &call->route, record->body.target.target_request_id, call->entry, ret_status);
         if (call->endpoint->daemon->draining)
                 return ckv_refuse(ret_status, CKV_CODE_DRAINING, CKV_F_NONE, CKV_D_DRAINING, 0, 0, 0);
+        if (record->head.type == CKV_RECORD_REPAIR)
+                return ckv_repair_start(call->session, &call->route, record, call->attachment, call->bytes, call->entry, ret_status);
         return ckv_request_start(call->session, &call->route, record, call->attachment, call->bytes, call->entry, ret_status);
 }
 
@@ -182,6 +184,7 @@ static void serve_new(struct call *call) {
         switch (call->record->head.type) {
         case CKV_RECORD_COMPRESS:
         case CKV_RECORD_COMMIT:
+        case CKV_RECORD_REPAIR:
                 if (!start(call, &status))
                         refused(call, &status);
                 return;

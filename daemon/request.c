@@ -61,9 +61,11 @@ uint32_t ckv_request_group_of(const struct ckv_request *request, uint32_t part) 
         return i;
 }
 
-static void link_request(struct ckv_request *request) {
+void ckv_request_link(struct ckv_request *request) {
         struct ckv_session *session = request->session;
 
+        request->entry->running = request;
+        request->entry->is_compress = true;
         request->next = session->requests;
         if (request->next)
                 request->next->prev = request;
@@ -71,10 +73,9 @@ static void link_request(struct ckv_request *request) {
         session->request_count++;
 }
 
-/* charge() - one request, and the memory that its tables and lists take in the core */
-static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struct ckv_record_status *status) {
+bool ckv_request_charge(struct ckv_request *request, uint64_t more, struct ckv_record_status *ret_status) {
         struct ckv_tenant *tenant = request->session->tenant;
-        uint64_t bytes = attachment_bytes;
+        uint64_t bytes = more;
 
         for (uint32_t i = 0; request->job && i < request->job->group_count; i++) {
                 const struct ckv_job_group *group = &request->job->groups[i];
@@ -85,7 +86,7 @@ static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struc
                                                                     (group->destination.entries ? 4 : 0));
         }
         if (ckv_charge_init(&request->bytes_charge, tenant, CKV_SLOT_QUEUED_BYTES, bytes))
-                return ckv_refuse_quota(status, tenant, CKV_SLOT_QUEUED_BYTES, bytes, CKV_F_NONE);
+                return ckv_refuse_quota(ret_status, tenant, CKV_SLOT_QUEUED_BYTES, bytes, CKV_F_NONE);
         return true;
 }
 
@@ -93,9 +94,7 @@ static bool charge(struct ckv_request *request, uint32_t attachment_bytes, struc
 static void begin(struct ckv_request *request) {
         struct ckv_record_status status;
 
-        request->entry->running = request;
-        request->entry->is_compress = true;
-        link_request(request);
+        ckv_request_link(request);
         if (!ckv_slot_open(request)) {
                 ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
                 ckv_request_fail(request, &status);
@@ -106,41 +105,43 @@ static void begin(struct ckv_request *request) {
         ckv_engine_submit(request->session->daemon, request->job);
 }
 
-/* refused() - not admitted: the client's word must not wait for ever. Return: false. */
-static bool refused(struct ckv_request *request, const struct ckv_record_status *status) {
-        if (request->claim.control) {
-                request->claim.page->code = status->code;
-                (void)ckv_claim_swap(&request->claim, CKV_PHASE_FAILED);
+struct ckv_request *ckv_request_new(struct ckv_session *session, const struct ckv_route *route, struct ckv_window_entry *entry,
+                                    struct ckv_record_status *ret_status) {
+        struct ckv_request *request;
+
+        ckv_assert_loop_thread();
+        request = calloc(1, sizeof(*request));
+        if (!request) {
+                ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+                return NULL;
         }
-        ckv_request_free(request);
-        return false;
+        request->session = session;
+        request->route = *route;
+        request->entry = entry;
+        request->arrived_nsec = ckv_now_nsec();
+        if (ckv_charge_init(&request->requests_charge, session->tenant, CKV_SLOT_REQUESTS, 1)) {
+                ckv_refuse_quota(ret_status, session->tenant, CKV_SLOT_REQUESTS, 1, CKV_F_NONE);
+                return ckv_request_free(request);
+        }
+        return request;
 }
 
 bool ckv_request_start(struct ckv_session *session, const struct ckv_route *route, const struct ckv_record *record,
                        const uint8_t *attachment, uint32_t bytes, struct ckv_window_entry *entry,
                        struct ckv_record_status *ret_status) {
         const struct ckv_record_compress *body = &record->body.compress;
-        struct ckv_request *request;
+        struct ckv_request *request = ckv_request_new(session, route, entry, ret_status);
 
-        ckv_assert_loop_thread();
-        request = calloc(1, sizeof(*request));
         if (!request)
-                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        request->session = session;
-        request->route = *route;
-        request->entry = entry;
-        request->arrived_nsec = ckv_now_nsec();
+                return false;
         request->hold = body->hold;
         request->single_pass = body->single_pass;
-        if (ckv_charge_init(&request->requests_charge, session->tenant, CKV_SLOT_REQUESTS, 1)) {
-                ckv_refuse_quota(ret_status, session->tenant, CKV_SLOT_REQUESTS, 1, CKV_F_NONE);
-                return refused(request, ret_status);
-        }
         if (!ckv_request_claim(request, body, ret_status) || !ckv_admit(request, record, attachment, bytes, ret_status) ||
-            !charge(request, bytes, ret_status)) {
+            !ckv_request_charge(request, bytes, ret_status)) {
                 /* what was read out of a region that is gone is zeros: that is what to say, not what is wrong with them */
                 (void)ckv_request_intact(request, ret_status);
-                return refused(request, ret_status);
+                ckv_request_free(request);
+                return false;
         }
         begin(request);
         return true;

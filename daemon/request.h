@@ -40,6 +40,7 @@ struct ckv_request {
         enum ckv_phase phase;
         bool cancelled;                         /* by Cancel, the slot's word, or because the session ends */
         bool hold, single_pass;                 /* as asked */
+        bool repairs;                           /* a Repair: goes on where a daemon that died left off */
         sd_event_source *hold_timer;            /* while it is held: selected and answered, and nothing of it in the backend */
         struct ckv_window_entry *commit;        /* of the Commit that a held request waits for no more, or NULL */
         struct ckv_claim claim;                 /* its control slot; zeroed: none */
@@ -69,6 +70,16 @@ struct ckv_request {
 bool ckv_request_start(struct ckv_session *session, const struct ckv_route *route, const struct ckv_record *record,
                        const uint8_t *attachment, uint32_t bytes, struct ckv_window_entry *entry,
                        struct ckv_record_status *ret_status);
+
+/* ckv_request_new() - one that is charged for, and not yet admitted. Return: NULL with @ret_status. */
+struct ckv_request *ckv_request_new(struct ckv_session *session, const struct ckv_route *route, struct ckv_window_entry *entry,
+                                    struct ckv_record_status *ret_status);
+
+/* ckv_request_charge() - QUEUED_BYTES: what came in, what the job holds, and @more. Return: false with @ret_status. */
+bool ckv_request_charge(struct ckv_request *request, uint64_t more, struct ckv_record_status *ret_status);
+
+/* ckv_request_link() - admitted: session and window know it */
+void ckv_request_link(struct ckv_request *request);
 
 /* ckv_request_group_of() - the place in the request of the group that job->groups[@part] is a part of */
 uint32_t ckv_request_group_of(const struct ckv_request *request, uint32_t part);
@@ -137,6 +148,9 @@ void ckv_hold_settle(struct ckv_request *request, const struct ckv_answer *answe
 
 /* ---- slot.c: what a request writes to its control slot */
 
+/* ckv_slot_take() - hold slot @number of the session's page; nothing is read or written. @field is at fault if that fails. */
+bool ckv_slot_take(struct ckv_request *request, uint32_t number, enum ckv_field field, struct ckv_record_status *ret_status);
+
 /* ckv_request_claim() - where a request names a slot: hold it, and look whether the client submitted this use of it */
 bool ckv_request_claim(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *ret_status);
 
@@ -157,5 +171,18 @@ bool ckv_slot_enter(struct ckv_request *request, enum ckv_phase phase);
 
 /* ckv_slot_refuse() - a request with this body was refused before it held its slot: its word must not wait for ever */
 void ckv_slot_refuse(struct ckv_session *session, const struct ckv_record_compress *body, uint32_t code);
+
+/* ---- repair.c */
+
+/**
+ * ckv_repair_start() - REPAIR: admit the job, read and judge the slot, go on with its steps
+ * @attachment: as ckv_request_start(), a struct ckv_record_repair in front
+ * @entry: of the Repair, new in the session's window
+ *
+ * Return: true; or false with @ret_status, and neither the cache nor the slot was written to.
+ */
+bool ckv_repair_start(struct ckv_session *session, const struct ckv_route *route, const struct ckv_record *record,
+                      const uint8_t *attachment, uint32_t bytes, struct ckv_window_entry *entry,
+                      struct ckv_record_status *ret_status);
 
 #endif

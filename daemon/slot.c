@@ -26,26 +26,35 @@ static struct ckv_control *control_of(const struct ckv_session *session) {
         return session->side ? ckv_side_control(session->side) : NULL;
 }
 
-bool ckv_request_claim(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *ret_status) {
+bool ckv_slot_take(struct ckv_request *request, uint32_t number, enum ckv_field field, struct ckv_record_status *ret_status) {
         struct ckv_control *control = control_of(request->session);
+
+        if (!control)
+                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, field, CKV_D_NO_CONTROL_PAGE, 0, 0, 0);
+        switch (ckv_claim_take(&request->claim, control, number, request)) {
+        case CKV_CONTROL_E_NO_SLOT:
+                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, field, CKV_D_UNKNOWN_ID, number, 0, 0);
+        case CKV_CONTROL_E_BUSY:
+                return ckv_refuse(ret_status, CKV_CODE_CONFLICT, field, CKV_D_SLOT_BUSY, number, 0, 0);
+        default:
+                request->table_hash = CKV_FNV64_INIT;
+                return true;
+        }
+}
+
+bool ckv_request_claim(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *ret_status) {
         uint64_t word;
-        int r;
 
         if (body->control_slot == 0)
                 return body->reply_form != CKV_REPLY_IN_SLOT ||
                        ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_CONTROL_SLOT, CKV_D_MISSING, 0, 0, 0);
-        if (!control)
-                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_COMPRESS_CONTROL_SLOT, CKV_D_NO_CONTROL_PAGE, 0, 0, 0);
-        r = ckv_claim_take(&request->claim, control, body->control_slot, request);
-        if (r == CKV_CONTROL_E_NO_SLOT)
-                return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_COMPRESS_CONTROL_SLOT, CKV_D_UNKNOWN_ID, body->control_slot, 0,
-                                  0);
-        if (r == CKV_CONTROL_E_BUSY)
-                return ckv_refuse(ret_status, CKV_CODE_CONFLICT, CKV_F_COMPRESS_CONTROL_SLOT, CKV_D_SLOT_BUSY, body->control_slot, 0, 0);
-        request->table_hash = CKV_FNV64_INIT;
+        if (!ckv_slot_take(request, body->control_slot, CKV_F_COMPRESS_CONTROL_SLOT, ret_status))
+                return false;
         request->claim.use = body->control_use;
         request->claim.phase = CKV_PHASE_SUBMITTED;
         word = ckv_claim_word(&request->claim);
+        if (word == ckv_control_word(body->control_use, CKV_PHASE_CANCELLED))
+                return ckv_refuse(ret_status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
         if (word != ckv_control_word(body->control_use, CKV_PHASE_SUBMITTED))
                 return ckv_refuse(ret_status, CKV_CODE_CONFLICT, CKV_F_COMPRESS_CONTROL_USE, CKV_D_CONTROL_WORD, body->control_slot,
                                   word >> 32, (uint32_t)word);
@@ -58,7 +67,8 @@ static bool has_steps(const struct ckv_request *request) {
 }
 
 bool ckv_request_stores_sets(const struct ckv_request *request) {
-        return has_steps(request) || (request->claim.control && request->reply_form == CKV_REPLY_IN_SLOT);
+        /* those of a Repair are there */
+        return !request->repairs && (has_steps(request) || (request->claim.control && request->reply_form == CKV_REPLY_IN_SLOT));
 }
 
 void ckv_slot_hash_table(struct ckv_request *request, const uint32_t *words, uint64_t count) {

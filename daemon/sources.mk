@@ -9,7 +9,8 @@ chunkkvd_CORE := daemon/tenant.c daemon/share.c daemon/breach.c daemon/access.c 
         daemon/answer.c daemon/answer_compressed.c daemon/answer_sets.c
 
 # chunkkvd: from selection to the end, and the control page
-chunkkvd_CORE += daemon/commit.c daemon/outcome.c daemon/hold.c daemon/slot.c
+chunkkvd_CORE += daemon/commit.c daemon/outcome.c daemon/hold.c daemon/slot.c \
+        daemon/repair.c daemon/repair_slot.c
 
 PROGRAMS += chunkkvd
 chunkkvd_SOURCES := $(chunkkvd_PROCESS) $(chunkkvd_CORE)

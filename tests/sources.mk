@@ -188,7 +188,7 @@ TESTS += test_reply_bounds
 CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_fault.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c \
         admit_queries.c admit_reply.c admit_table.c answer.c answer_compressed.c answer_sets.c \
         overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c access.c closer.c mapped.c window.c \
-        commit.c control.c hold.c outcome.c slot.c)
+        commit.c control.c hold.c outcome.c repair.c repair_slot.c slot.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)
 test_reply_bounds_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
@@ -245,3 +245,13 @@ test_gate_accept_LIBS := ipc base
 test_gate_accept_LDLIBS := $(CHECK_LDLIBS) -lzmq -lprotobuf-c
 PB_SOURCES += $(test_gate_accept_SOURCES)
 $(O)/test_gate_accept: | $(O)/chunkkv-gate
+
+# requests with a control slot, hold, Repair
+CONTROL_TESTS := test_control test_repair
+TESTS += $(CONTROL_TESTS)
+define control_test
+$(1)_SOURCES := tests/$(1).c tests/support_page.c $$(CORE_SOURCES)
+$(1)_LIBS := kernels proto ipc base
+$(1)_LDLIBS := $$(CHECK_LDLIBS) -lsystemd
+endef
+$(foreach t,$(CONTROL_TESTS),$(eval $(call control_test,$(t))))

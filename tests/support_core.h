@@ -58,7 +58,12 @@ struct core_ask {
         struct core_words words[CORE_GROUPS];
         const uint32_t *query_layers;
         uint32_t ids[8192];                     /* 0, 1, 2, ...: table of every group */
+        uint64_t repair_target;                 /* 0: Compress; else Repair of this request */
 };
+
+/* What the side connection of a session says, where it has one (session.side is not NULL). */
+extern struct ckv_control *core_control;
+extern bool core_engine_died;
 
 /* core_init() - a core with a registered cache of random values; aborts the test when out of memory */
 void core_init(struct core *core, const struct core_shape *shape);
