@@ -1,4 +1,4 @@
-"""The core dies in the middle of moves: each cache is afterwards as before, or as it should be, and never silently torn.
+"""The core dies in the middle of moves: each cache is afterwards as before or as it should be, never silently torn.
 
 At random moments; with a build of POINTS=1 (base/points.def) at every point of a request in place too.
 """
