@@ -202,7 +202,7 @@ static enum ckv_job_outcome outcome_of(struct random_job *random, struct ckv_job
         random->job->fail_group = random->job->fail_layer = random->job->fail_unit = UINT32_MAX;
         subject_run(subject, backend, random->job, CKV_STAGE_PLAN);
         ck_assert_int_eq(first.outcome, random->job->outcome);
-        if (first.outcome == CKV_JOB_NONFINITE) {
+        if (first.outcome == CKV_JOB_NONFINITE || first.outcome == CKV_JOB_BAD_LSE) {
                 ck_assert_uint_eq(first.fail_layer, random->job->fail_layer);
                 ck_assert_uint_eq(first.fail_unit, random->job->fail_unit);
         }
@@ -275,6 +275,31 @@ START_TEST(not_finite) {
 }
 END_TEST
 
+/* R40: the layer and the first query head of it whose log-sum-exp is wrong; a follower's is not looked at. */
+START_TEST(wrong_log_sum_exp) {
+        const struct ckv_policy asked = { .window = 4, .reuse = 2, .given = CKV_GIVEN_MIN_TOKENS };
+        const struct random_shape shape = {
+                .groups = 1, .layers = 3, .rows = 60, .kv_heads = 2, .per_group = 2, .dims = 8, .asked = &asked, .max_tokens = 20,
+        };
+        struct random_job *random = random_job_new(6, &shape);
+        struct ckv_job_group *group = &random->job->groups[0];
+        uint32_t rows = random->job->queries.rows;
+        float *lse = malloc(4UL * rows * sizeof(*lse));
+        struct ckv_job job;
+
+        ck_assert_ptr_nonnull(lse);
+        /* of rows with logits of about this size the sum of 60 of them is far from 1 */
+        for (uint32_t i = 0; i < 4 * rows; i++)
+                lse[i] = i < 2 * rows ? 0 : NAN;
+        group->layers[1].lse = (uint8_t *)lse;
+        group->layers[2].lse = (uint8_t *)lse;
+        ck_assert_int_eq(outcome_of(random, &job), CKV_JOB_BAD_LSE);
+        ck_assert_uint_eq(job.fail_layer, 9);
+        ck_assert_uint_eq(job.fail_unit, 0);
+        free(lse);
+}
+END_TEST
+
 /* 0 stands for 1.0 in a plane of any dtype, and any other scale counts. */
 START_TEST(scale_of_a_plane) {
         const enum ckv_dtype dtypes[] = { CKV_DTYPE_F32, CKV_DTYPE_F16, CKV_DTYPE_BF16 };
@@ -340,6 +365,7 @@ int main(void) {
         tcase_add_loop_test(tcase, out_and_in_again, 0, SUBJECTS);
         tcase_add_test(tcase, sizes_to_the_float);
         tcase_add_test(tcase, not_finite);
+        tcase_add_test(tcase, wrong_log_sum_exp);
         tcase_add_test(tcase, scale_of_a_plane);
         tcase_add_loop_test(tcase, groups_that_fit_stay, 0, 2 * SUBJECTS);
         srunner_run_all(runner, CK_NORMAL);
