@@ -449,6 +449,44 @@ START_TEST(a_wrong_log_sum_exp_is_named) {
 }
 END_TEST
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* The longest sequence there may be. Norms of one dimension are exact in any arithmetic, so nothing may differ. */
+static struct ckv_policy longest;
+
+static void fill_longest(struct tiny *tiny) {
+        const uint32_t rows = 1048576, heads = longest.heads == CKV_HEADS_EACH ? 2 : 1;
+
+        tiny_init(tiny, 3, rows, heads, 8);
+        for (uint32_t i = 0; i < 3 * rows * heads; i++)
+                tiny->keys[i] = (float)((i * 2654435761U) >> 8) / 4194304;
+        tiny_group(tiny, 0, 3, longest, 200000)->want_mass = true;
+}
+
+START_TEST(a_million_rows) {
+        const struct ckv_policy policies[] = {
+                { .profile = CKV_PROFILE_VOTE },
+                { .selector = CKV_SELECTOR_TOKEN, .heads = CKV_HEADS_EACH, .beta = 10, .reuse = 2, .scorer = CKV_SCORER_KNORM },
+                { .selector = CKV_SELECTOR_CHUNK_EG, .scorer = CKV_SCORER_KNORM },
+                { .selector = CKV_SELECTOR_STREAMING, .beta = 2 },
+        };
+        struct tiny tiny;
+
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(policies); i++) {
+                uint64_t sum = 0;
+
+                longest = policies[i];
+                run(&tiny, fill_longest, (uint32_t)_i);
+                ck_assert_int_eq(tiny.job->outcome, CKV_JOB_OK);
+                ck_assert_uint_eq(tiny.job->groups[0].budget.budget, 209715);
+                for (uint32_t l = 0; l < 3; l++)
+                        sum += ckv_job_kept(&tiny.job->groups[0], l, 0)->count;
+                ck_assert_uint_eq(sum, 3 * 209715);
+                tiny_deinit(&tiny);
+        }
+}
+END_TEST
+#endif
+
 int main(void) {
         Suite *suite = suite_create("sets");
         TCase *tcase = tcase_create("jobs");
@@ -468,6 +506,10 @@ int main(void) {
         tcase_add_loop_test(tcase, mass_that_is_not_known, 0, SUBJECTS);
         tcase_add_loop_test(tcase, a_bad_layer_is_named, 0, SUBJECTS);
         tcase_add_loop_test(tcase, a_wrong_log_sum_exp_is_named, 0, SUBJECTS);
+        tcase_set_timeout(tcase, 120);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        tcase_add_loop_test(tcase, a_million_rows, 0, SUBJECTS);
+#endif
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
         srunner_free(runner);
