@@ -54,6 +54,9 @@ START_TEST(defaults) {
         ck_assert_uint_eq(options.regions, CKV_LIMIT_REGIONS);
         ck_assert_uint_eq(options.in_flight, CKV_LIMIT_IN_FLIGHT);
         ck_assert_uint_eq(options.mapped_bytes, 0);
+        ck_assert_uint_eq(options.memory_limit, 0);
+        ck_assert_uint_eq(options.queued_bytes_of_all, 0);
+        ck_assert_uint_eq(options.device_time, 0);
         ck_assert_uint_eq(options.queued_bytes, CKV_LIMIT_QUEUED_BYTES);
         ck_assert_uint_eq(options.fds, CKV_LIMIT_FDS);
         ck_assert_uint_eq(options.socket_mode, 0660);
@@ -128,6 +131,15 @@ START_TEST(endpoint_names) {
                 ck_assert_int_eq(PARSE("--endpoint", bad[i]), CKV_OPTIONS_E_INVALID);
         ck_assert_int_eq(PARSE("--endpoint", "a", "--endpoint", "a"), CKV_OPTIONS_E_INVALID);
         ck_assert_str_eq(err_text, "--endpoint: \"a\" is given twice\n");
+        ck_assert_int_eq(PARSE("--endpoint", "a:uid=1,5-9:gid=0", "--endpoint", "aa"), 0);
+        ck_assert_str_eq(options.endpoint.items[0], "a:uid=1,5-9:gid=0");
+        ck_assert(ckv_option_name_equal(options.endpoint.items[0], "a.zmq", 1));
+        ck_assert(!ckv_option_name_equal(options.endpoint.items[1], "a.zmq", 1));
+        ck_assert_int_eq(PARSE("--endpoint", "a:uid=1", "--endpoint", "a"), CKV_OPTIONS_E_INVALID);
+        ck_assert_str_eq(err_text, "--endpoint: \"a\" is given twice\n");
+        ck_assert_int_eq(PARSE("--endpoint", "a:uid=9-5"), CKV_OPTIONS_E_INVALID);
+        ck_assert_str_eq(err_text, "--endpoint: \"a:uid=9-5\" has \"9-5\" in uid=, which is no number, range of numbers or name of a user\n");
+        ck_assert_int_eq(PARSE("--endpoint", "A:uid=1"), CKV_OPTIONS_E_INVALID);
 }
 END_TEST
 
