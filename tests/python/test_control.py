@@ -6,12 +6,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import chunkkv
 from chunkkv.control import HEADER, KEPT_UNIT, SLOT, ControlPage, crc32c
+from chunkkv.exchange import Exchange
+from chunkkv.link import Link
 from chunkkv.wire import CacheState, Code, Phase
 from daemon import Daemon
 from tenant import NOISE, ROWS, WIDE_ROWS, every_other, filled, wide
@@ -145,6 +148,22 @@ def test_kept_sets_that_may_not_fit_go_without_a_slot(daemon: Daemon) -> None:
         assert client._link.page is not None
         check_moved(cache, client.compress(cache, rows=ROWS, keep=[(row, row + 1) for row in range(3, ROWS, 4)]))
         assert client._link.page.read(1).use == 0
+
+
+def test_kept_sets_that_the_daemon_thinks_too_large(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bound may be above ours: the request is asked again without a slot."""
+    original = chunkkv.client.submit
+
+    def submit(link: Link, exchange: Exchange, *rest: Any) -> chunkkv.Answer:
+        exchange.kept_bytes = 0
+        return original(link, exchange, *rest)
+
+    monkeypatch.setattr(chunkkv.client, "submit", submit)
+    with chunkkv.Client(daemon.prefix(), kept_bytes=KEPT_UNIT) as client, filled(client) as cache:
+        check_moved(cache, client.compress(cache, rows=ROWS, keep=[(row, row + 1) for row in range(3, ROWS, 4)]))
+        assert client._link.page is not None
+        assert client._link.page.read(1).phase in (Phase.CANCELLED, Phase.FAILED)
+        assert not client._link.unfinished
 
 
 def test_too_many_steps_names_the_way_out(daemon: Daemon, client: chunkkv.Client) -> None:

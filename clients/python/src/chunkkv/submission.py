@@ -24,9 +24,22 @@ DEATH_SECONDS = 2.0  # for a daemon that was replaced to be dead
 def submit(link: Link, exchange: Exchange, mode: Mode, until_ns: int, generation: int,
            request_id: int | None) -> Answer:
     """Send a compress request, and return its answer."""
+    if mode == Mode.IN_PLACE and link.page is not None and exchange.kept_bytes <= link.page.kept_bytes:
+        try:
+            return _submit(link, exchange, mode, until_ns, generation, request_id, with_slot=True)
+        except ChunkkvError as error:
+            # by the daemon's own bound its kept sets might not fit: a move that cannot be repaired is better than none
+            if error.code != Code.REPLY_TOO_LARGE or error.field != "compress.control_slot":
+                raise
+            request_id = None  # this one has an answer
+    return _submit(link, exchange, mode, until_ns, generation, request_id, with_slot=False)
+
+
+def _submit(link: Link, exchange: Exchange, mode: Mode, until_ns: int, generation: int, request_id: int | None, *,
+            with_slot: bool) -> Answer:
     with contextlib.ExitStack() as at_end:
         region, memory = _room(link, exchange, until_ns, at_end)
-        if mode != Mode.IN_PLACE or link.page is None or exchange.kept_bytes > link.page.kept_bytes:
+        if not with_slot or link.page is None:
             ticket = None
         else:
             link.sweep()
