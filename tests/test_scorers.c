@@ -241,6 +241,7 @@ END_TEST
 /* Weights 1/3 each, o = 3: (1/3 / (2/3))^2 * |V - 3|^2. Then a query that sees one row: without it nothing is left. */
 START_TEST(drop_is_the_change_of_the_output) {
         struct tiny tiny;
+        double rows[2];
 
         tiny_init(&tiny, 3, 1, 1, 1, 1, (struct ckv_policy){ .scorer = CKV_SCORER_DROP });
         FILL(tiny.v, 0, 3, 6);
@@ -259,6 +260,21 @@ START_TEST(drop_is_the_change_of_the_output) {
         FILL(tiny.v, 5, 3);
         FILL(tiny.q, 1);
         CHECK(&tiny, 0, 0);
+        tiny_deinit(&tiny);
+
+        /* weights 1/4 and 3/4 (logits 0 and ln 3), o = 3: (1/3)^2 * 3^2 and 3^2 * 1^2, as near as ln 3 is one */
+        tiny_init(&tiny, 2, 1, 1, 1, 1, (struct ckv_policy){ .scorer = CKV_SCORER_DROP });
+        FILL(tiny.k, 0, logf(3));
+        FILL(tiny.v, 0, 4);
+        FILL(tiny.q, 1);
+        ck_assert_int_eq(ckv_ref_score_rows(tiny.job, tiny.group, &tiny.layer, rows), 0);
+        ck_assert_double_eq_tol(rows[0], 1, 1e-6);
+        ck_assert_double_eq_tol(rows[1], 9, 1e-5);
+        /* weights 2^-30 and nearly 1: the share is cut off at 2^20, and the output is 1 away from V */
+        FILL(tiny.k, 0, 30 * logf(2));
+        FILL(tiny.v, 0, 0x1p30f);
+        ck_assert_int_eq(ckv_ref_score_rows(tiny.job, tiny.group, &tiny.layer, rows), 0);
+        ck_assert_double_eq_tol(rows[1], 0x1p40, 0x1p40 * 1e-4);
         tiny_deinit(&tiny);
 }
 END_TEST
