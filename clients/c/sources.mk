@@ -1,7 +1,7 @@
 # libchunkkv: the client library, static and shared, and the generated messages inside it
 chunkkv_SOURCES := $(addprefix clients/c/src/,arena.c cache.c client.c commit.c compress.c control.c dense.c enums.c error.c \
-        exchange.c fit.c forward.c job.c layout.c memory.c policy.c recover.c region_sets.c registry.c result.c revive.c scratch.c \
-        side.c status.c wait.c writing.c) gen/proto/chunkkv.pb-c.c
+        exchange.c fit.c forward.c job.c layout.c memory.c policy.c recover.c region_sets.c registry.c rescue_sets.c result.c \
+        revive.c scratch.c side.c status.c wait.c writing.c) gen/proto/chunkkv.pb-c.c
 # what a program that uses it links: our archives, then Debian's libraries
 chunkkv_LIBS := chunkkv proto base
 chunkkv_LDLIBS := -lzmq -lprotobuf-c

@@ -11,38 +11,14 @@
  * written them: CRC, runs, rows, layers, heads, the protected prefix, and the
  * number of steps must all agree with what was asked, before a row moves.
  */
-#include "base/crc32c.h"
-#include "clients/c/src/control.h"
-#include "clients/c/src/forward.h"
+#include "clients/c/src/rescue.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* A rescue under way.  Everything in it is freed at its end. */
-struct rescue {
-        struct chunkkv_client *client;
-        struct ckv__writing *writing;
-        struct ckv_control_slot slot;           /* private copy */
-        uint8_t *kept;                          /* private copy of its area, [slot.kept_used] */
-        Chunkkv__V1__Compress *job;
-        Chunkkv__V1__RegisterCache *layout;
-        struct ckv__arena arena;
-        struct ckv__found *found;               /* [slot.set_count] */
-        struct ckv__mover *movers;              /* [slot.set_count] */
-        struct ckv__plane *planes;              /* [layout->n_planes] */
-        struct mapping { uint32_t region; uint8_t *address; uint64_t size, offset; } *maps; /* [map_count] */
-        size_t map_count;
-        const char *why;                        /* not: why it cannot be done */
-};
-
-static bool refuse(struct rescue *rescue, const char *why) {
-        rescue->why = why;
-        return false;
-}
-
-static void rescue_deinit(struct rescue *rescue) {
+static void rescue_deinit(struct ckv__rescue *rescue) {
         for (size_t i = 0; i < rescue->map_count; i++)
                 (void)munmap(rescue->maps[i].address, rescue->maps[i].size + rescue->maps[i].offset);
         if (rescue->job)
@@ -53,134 +29,12 @@ static void rescue_deinit(struct rescue *rescue) {
         free(rescue->kept);
 }
 
-/* ---- what is known of the job */
-
-static const Chunkkv__V1__GroupJob *job_of(const struct rescue *rescue, uint32_t group) {
-        for (size_t i = 0; i < rescue->job->n_groups; i++) {
-                if (rescue->job->groups[i]->group == group)
-                        return rescue->job->groups[i];
-        }
-        return NULL;
-}
-
-static bool load(struct rescue *rescue) {
-        const struct ckv__writing *writing = rescue->writing;
-        const struct ckv__page *page = rescue->client->page;
-        const struct ckv__cache *cache;
-
-        memcpy(&rescue->slot, ckv__page_slot(page, writing->ticket.number), sizeof(rescue->slot));
-        rescue->job = ckv__writing_job(writing);
-        cache = rescue->job ? ckv__cache_find(rescue->client, rescue->job->cache_id) : NULL;
-        if (cache)
-                rescue->layout = chunkkv__v1__register_cache__unpack(NULL, cache->size, cache->bytes);
-        if (!rescue->layout)
-                return refuse(rescue, "its cache is not registered here any more, or there is no memory");
-        if (rescue->slot.request_id != writing->id ||
-            memcmp(rescue->slot.boot_id, writing->boot_id, sizeof(writing->boot_id)) != 0)
-                return refuse(rescue, "its control slot is of another request");
-        if (rescue->slot.kept_used > page->kept_bytes || rescue->slot.set_count > rescue->slot.kept_used / 24)
-                return refuse(rescue, "its kept area is absurd");
-        rescue->kept = malloc(rescue->slot.kept_used ? rescue->slot.kept_used : 1);
-        if (!rescue->kept)
-                return refuse(rescue, "there is no memory");
-        memcpy(rescue->kept, ckv__page_kept(page, writing->ticket.number), rescue->slot.kept_used);
-        if (ckv_crc32c(rescue->kept, rescue->slot.kept_used) != rescue->slot.kept_crc)
-                return refuse(rescue, "its kept area has another CRC-32C");
-        return true;
-}
-
-/* ---- the kept sets */
-
-static bool has_layer(const Chunkkv__V1__LayerGroup *group, uint32_t layer) {
-        for (size_t i = 0; i < group->n_layers; i++) {
-                if (group->layers[i] == layer)
-                        return true;
-        }
-        return false;
-}
-
-/* Rows at the front that stay where they are */
-static uint32_t stays(const struct chunkkv_region_set *set) {
-        return set->run_count > 0 && set->runs[0] == 0 ? set->runs[1] : 0;
-}
-
-static bool set_check(struct rescue *rescue, const struct chunkkv_region_set *set) {
-        const Chunkkv__V1__GroupJob *job = job_of(rescue, set->group);
-        const Chunkkv__V1__LayerGroup *group;
-        uint64_t prefix;
-
-        if (!job || set->group >= rescue->layout->n_groups || set->physical_before != job->physical_len)
-                return refuse(rescue, "a kept set is not of this job");
-        group = rescue->layout->groups[set->group];
-        if (!has_layer(group, set->layer_first) || set->kv_head >= group->kv_heads)
-                return refuse(rescue, "a kept set is of a layer or head that there is not");
-        prefix = ((uint64_t)job->protect_prefix + group->tokens_per_block - 1) / group->tokens_per_block *
-                 group->tokens_per_block;
-        if (stays(set) < CKV_MIN(prefix, job->physical_len))
-                return refuse(rescue, "a kept set would move rows of the protected prefix");
-        return true;
-}
-
-/* Each head's sets begin with the first layer and go up; heads are all of the group, or head 0 stands for all. */
-static bool sets_cover(struct rescue *rescue, const Chunkkv__V1__GroupJob *job) {
-        const Chunkkv__V1__LayerGroup *group = rescue->layout->groups[job->group];
-        uint32_t heads = 0;
-
-        for (uint32_t head = 0; head < group->kv_heads; head++) {
-                const struct chunkkv_region_set *before = NULL;
-
-                for (uint32_t i = 0; i < rescue->slot.set_count; i++) {
-                        const struct chunkkv_region_set *set = &rescue->found[i].set;
-
-                        if (set->group != job->group || set->kv_head != head)
-                                continue;
-                        if (before ? set->layer_first <= before->layer_first : set->layer_first != group->layers[0])
-                                return refuse(rescue, "kept sets are not one for each layer, in order");
-                        before = set;
-                }
-                if (!before && head != heads)
-                        continue;
-                if (before && head != heads)
-                        return refuse(rescue, "kept sets leave out a head");
-                heads += before != NULL;
-        }
-        if (heads != group->kv_heads && heads != 1 && job->physical_len > 0)
-                return refuse(rescue, "kept sets leave out a head or a group");
-        return true;
-}
-
-static bool read_sets(struct rescue *rescue) {
-        uint64_t at = 0;
-
-        rescue->found = ckv__arena_take(&rescue->arena, rescue->slot.set_count, sizeof(*rescue->found));
-        for (uint32_t i = 0; rescue->found && i < rescue->slot.set_count; i++) {
-                struct ckv__found *found = &rescue->found[i];
-
-                if (!chunkkv_region_set_next(rescue->kept, rescue->slot.kept_used, &at, &found->set))
-                        return refuse(rescue, "its kept area holds no such sets");
-                if (!set_check(rescue, &found->set))
-                        return false;
-                found->moves = ckv__arena_take(&rescue->arena, found->set.run_count / 2, sizeof(*found->moves));
-                if (found->moves)
-                        found->move_count = ckv__runs_split(found->set.runs, found->set.run_count, found->moves);
-        }
-        if (rescue->arena.failed)
-                return refuse(rescue, "there is no memory");
-        if (at != rescue->slot.kept_used)
-                return refuse(rescue, "there is more in its kept area than its sets");
-        for (size_t i = 0; i < rescue->job->n_groups; i++) {
-                if (rescue->job->groups[i]->group >= rescue->layout->n_groups || !sets_cover(rescue, rescue->job->groups[i]))
-                        return refuse(rescue, rescue->why ? rescue->why : "the job names a group that there is not");
-        }
-        return true;
-}
-
 /* ---- memory and tables */
 
 /* A region as it is mapped for this rescue; NULL if it cannot be. */
-static uint8_t *map_region(struct rescue *rescue, uint32_t handle, bool writable, uint64_t *ret_size) {
+static uint8_t *map_region(struct ckv__rescue *rescue, uint32_t handle, bool writable, uint64_t *ret_size) {
         const struct ckv__region *region = ckv__region_find(rescue->client, handle);
-        struct mapping *maps;
+        struct ckv__mapping *maps;
         void *address;
 
         if (!region)
@@ -198,7 +52,7 @@ static uint8_t *map_region(struct rescue *rescue, uint32_t handle, bool writable
                 return NULL;
         if (rescue->map_count > 0)
                 memcpy(maps, rescue->maps, rescue->map_count * sizeof(*maps));
-        maps[rescue->map_count++] = (struct mapping){ handle, address, region->size, region->offset };
+        maps[rescue->map_count++] = (struct ckv__mapping){ handle, address, region->size, region->offset };
         rescue->maps = maps;
         return (uint8_t *)address + region->offset;
 }
@@ -207,21 +61,21 @@ static struct chunkkv_axis axis_of(const Chunkkv__V1__Axis *axis) {
         return axis ? (struct chunkkv_axis){ axis->tile, axis->outer, axis->inner } : (struct chunkkv_axis){ 0 };
 }
 
-static const Chunkkv__V1__LayerGroup *group_of_layer(const struct rescue *rescue, uint32_t layer) {
+static const Chunkkv__V1__LayerGroup *group_of_layer(const struct ckv__rescue *rescue, uint32_t layer) {
         for (size_t i = 0; i < rescue->layout->n_groups; i++) {
-                if (has_layer(rescue->layout->groups[i], layer))
+                if (ckv__rescue_has_layer(rescue->layout->groups[i], layer))
                         return rescue->layout->groups[i];
         }
         return NULL;
 }
 
-static bool plane_fill(struct rescue *rescue, const Chunkkv__V1__Plane *message, struct ckv__plane *plane) {
+static bool plane_fill(struct ckv__rescue *rescue, const Chunkkv__V1__Plane *message, struct ckv__plane *plane) {
         const Chunkkv__V1__LayerGroup *group = group_of_layer(rescue, message->layer_first);
         struct chunkkv_group shape;
         uint64_t size;
 
         if (!group)
-                return refuse(rescue, "a plane is of no group");
+                return ckv__rescue_refuse(rescue, "a plane is of no group");
         plane->plane = (struct chunkkv_plane){
                 .kind = (uint32_t)message->kind, .dtype = (uint32_t)message->dtype, .layer_first = message->layer_first,
                 .layer_count = message->layer_count, .offset = message->offset, .layer_stride = message->layer_stride,
@@ -236,11 +90,11 @@ static bool plane_fill(struct rescue *rescue, const Chunkkv__V1__Plane *message,
                 .tokens_per_block = group->tokens_per_block, .num_blocks = group->num_blocks,
         };
         if (!plane->memory || chunkkv_plane_check(&shape, &plane->plane, size, NULL, NULL))
-                return refuse(rescue, "the memory of its cache is not to be had here");
+                return ckv__rescue_refuse(rescue, "the memory of its cache is not to be had here");
         return true;
 }
 
-static const uint32_t *table_words(struct rescue *rescue, const Chunkkv__V1__Table *table, size_t *ret_count) {
+static const uint32_t *table_words(struct ckv__rescue *rescue, const Chunkkv__V1__Table *table, size_t *ret_count) {
         uint64_t size;
         uint8_t *memory;
         uint32_t *words;
@@ -261,7 +115,7 @@ static const uint32_t *table_words(struct rescue *rescue, const Chunkkv__V1__Tab
 }
 
 /* [physical_len] block * tokens_per_block + token of each row, in the arena; NULL: refused */
-static const uint64_t *slots_of(struct rescue *rescue, const Chunkkv__V1__GroupJob *job) {
+static const uint64_t *slots_of(struct ckv__rescue *rescue, const Chunkkv__V1__GroupJob *job) {
         const Chunkkv__V1__LayerGroup *group = rescue->layout->groups[job->group];
         uint64_t *slots = ckv__arena_take(&rescue->arena, job->physical_len, sizeof(*slots));
         uint64_t most = (uint64_t)group->num_blocks * group->tokens_per_block;
@@ -289,7 +143,7 @@ static const uint64_t *slots_of(struct rescue *rescue, const Chunkkv__V1__GroupJ
 
 /* ---- the steps */
 
-static uint32_t layer_end(const struct rescue *rescue, const struct chunkkv_region_set *set) {
+static uint32_t layer_end(const struct ckv__rescue *rescue, const struct chunkkv_region_set *set) {
         uint32_t end = UINT32_MAX;
 
         for (uint32_t i = 0; i < rescue->slot.set_count; i++) {
@@ -301,7 +155,7 @@ static uint32_t layer_end(const struct rescue *rescue, const struct chunkkv_regi
         return end;
 }
 
-static bool each_head(const struct rescue *rescue, uint32_t group) {
+static bool each_head(const struct ckv__rescue *rescue, uint32_t group) {
         for (uint32_t i = 0; i < rescue->slot.set_count; i++) {
                 if (rescue->found[i].set.group == group && rescue->found[i].set.kv_head > 0)
                         return true;
@@ -309,13 +163,13 @@ static bool each_head(const struct rescue *rescue, uint32_t group) {
         return false;
 }
 
-static bool prepare(struct rescue *rescue) {
+static bool prepare(struct ckv__rescue *rescue) {
         const uint64_t **slots = ckv__arena_take(&rescue->arena, rescue->layout->n_groups, sizeof(*slots));
 
         rescue->movers = ckv__arena_take(&rescue->arena, rescue->slot.set_count, sizeof(*rescue->movers));
         rescue->planes = ckv__arena_take(&rescue->arena, rescue->layout->n_planes, sizeof(*rescue->planes));
         if (!rescue->movers || !rescue->planes || !slots)
-                return refuse(rescue, "there is no memory");
+                return ckv__rescue_refuse(rescue, "there is no memory");
         for (size_t i = 0; i < rescue->layout->n_planes; i++) {
                 if (!plane_fill(rescue, rescue->layout->planes[i], &rescue->planes[i]))
                         return false;
@@ -326,9 +180,9 @@ static bool prepare(struct rescue *rescue) {
                 bool each = each_head(rescue, set->group);
 
                 if (!slots[set->group])
-                        slots[set->group] = slots_of(rescue, job_of(rescue, set->group));
+                        slots[set->group] = slots_of(rescue, ckv__rescue_job(rescue, set->group));
                 if (!slots[set->group])
-                        return refuse(rescue, "its table is too short, names a block that there is not, or is not to be had here");
+                        return ckv__rescue_refuse(rescue, "its table is too short, names a block that there is not, or is not to be had here");
                 rescue->movers[i] = (struct ckv__mover){
                         .cut = ckv__cut_first(rescue->found[i].moves, rescue->found[i].move_count, rescue->slot.batch_rows),
                         .planes = rescue->planes, .plane_count = rescue->layout->n_planes,
@@ -342,7 +196,7 @@ static bool prepare(struct rescue *rescue) {
 }
 
 /* Goes through all steps from the first; moves those from @from on. Return: how many there are. */
-static uint32_t walk(struct rescue *rescue, uint32_t from, bool move) {
+static uint32_t walk(struct ckv__rescue *rescue, uint32_t from, bool move) {
         struct ckv_control_slot *slot = ckv__page_slot(rescue->client->page, rescue->writing->ticket.number);
         struct ckv__cut *cut;
         uint32_t steps = 0;
@@ -364,14 +218,14 @@ static uint32_t walk(struct rescue *rescue, uint32_t from, bool move) {
         return steps;
 }
 
-static bool roll_forward(struct rescue *rescue) {
+static bool roll_forward(struct ckv__rescue *rescue) {
         uint32_t steps;
 
         if (!prepare(rescue))
                 return false;
         steps = walk(rescue, 0, false);
         if (steps != rescue->slot.steps || rescue->slot.steps_done > steps)
-                return refuse(rescue, rescue->slot.steps ? "its sets need another number of steps" : "it moved in a single pass");
+                return ckv__rescue_refuse(rescue, rescue->slot.steps ? "its sets need another number of steps" : "it moved in a single pass");
         for (uint32_t i = 0; i < rescue->slot.set_count; i++)
                 rescue->movers[i].cut = ckv__cut_first(rescue->found[i].moves, rescue->found[i].move_count,
                                                        rescue->slot.batch_rows);
@@ -397,7 +251,7 @@ static int report(struct ckv__writing *writing, uint32_t cache, const char *what
 
 int ckv__writing_recover(struct chunkkv_client *client, struct ckv__writing *writing, bool may_move,
                          struct chunkkv_result **ret_result, uint32_t *ret_cache, struct chunkkv_error *ret_error) {
-        _cleanup_(rescue_deinit) struct rescue rescue = { .client = client, .writing = writing };
+        _cleanup_(rescue_deinit) struct ckv__rescue rescue = { .client = client, .writing = writing };
         uint32_t phase = ckv__ticket_phase(client->page, &writing->ticket);
         bool committing = phase == CHUNKKV_PHASE_COMMITTING;
         int r;
@@ -409,7 +263,7 @@ int ckv__writing_recover(struct chunkkv_client *client, struct ckv__writing *wri
                 ckv__ticket_end(client->page, &writing->ticket, CHUNKKV_PHASE_CANCELLED);
                 return report(writing, CHUNKKV_CACHE_CLEAN, "before it wrote anything", NULL, ret_cache, ret_error);
         }
-        if (!load(&rescue) || !read_sets(&rescue) || (committing && may_move && !roll_forward(&rescue))) {
+        if (!ckv__rescue_load(&rescue) || !ckv__rescue_read(&rescue) || (committing && may_move && !roll_forward(&rescue))) {
                 if (!committing)
                         return report(writing, CHUNKKV_CACHE_COMMITTED, "after it had moved the rows, but which is not known",
                                       rescue.why, ret_cache, ret_error);
