@@ -17,8 +17,6 @@
 #include "daemon/daemon.h"
 #include "daemon/refuse.h"
 
-#include <string.h>
-
 /* over() - no Commit came. Return: false, as all refusals. */
 static bool over(const struct ckv_session *session, enum ckv_field field, struct ckv_record_status *status) {
         return ckv_refuse(status, CKV_CODE_EXPIRED, field, CKV_D_HOLD_OVER, session->daemon->options->hold_ms, 0, 0);
@@ -104,6 +102,8 @@ void ckv_hold_settle(struct ckv_request *request, const struct ckv_answer *answe
         const struct ckv_record_result *result = &answer->record.body.result;
         struct ckv_answer *stored = request->entry->answer, end;
         struct ckv_record_result *told = &stored->record.body.result;
+        const struct ckv_record_group_result *from;
+        struct ckv_record_group_result *to;
 
         if (result->status.code != CKV_CODE_OK) {
                 ckv_answer_init(&end, &result->status);
@@ -113,5 +113,8 @@ void ckv_hold_settle(struct ckv_request *request, const struct ckv_answer *answe
         /* the sets stay; group results come first in both */
         told->status = result->status;
         told->u.compressed.phase = result->u.compressed.phase;
-        memcpy(stored->attachment, answer->attachment, result->u.compressed.group_count * sizeof(struct ckv_record_group_result));
+        from = (const void *)answer->attachment;
+        to = (void *)stored->attachment;
+        for (uint32_t i = 0; i < result->u.compressed.group_count; i++)
+                to[i].bytes_moved = from[i].bytes_moved;
 }

@@ -109,6 +109,7 @@ static bool new_session(struct ckv_endpoint *endpoint, const struct ckv_record *
                 free_session(session);
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
         }
+        session->window.tenant = session->tenant;
         if (ckv_charge_init(&session->charge, session->tenant, CKV_SLOT_SESSIONS, 1)) {
                 ckv_refuse_quota(status, session->tenant, CKV_SLOT_SESSIONS, 1, CKV_F_NONE);
                 free_session(session);
@@ -216,6 +217,9 @@ void ckv_session_end(struct ckv_session *session) {
 }
 
 void ckv_sessions_end_all(struct ckv_daemon *daemon) {
-        while (daemon->sessions)
+        while (daemon->sessions) {
+                if (daemon->sessions->side)
+                        ckv_side_notice(daemon->sessions->side, CKV_SIDE_NOTICE_SESSION_ENDED, 0);
                 ckv_session_end(daemon->sessions);
+        }
 }

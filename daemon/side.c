@@ -99,6 +99,8 @@ static void breach(struct ckv_side_conn *conn, const char *why) {
         if (ckv_log_allowed(&breach_rate, ckv_now_nsec(), &suppressed))
                 ckv_log(CKV_LOG_WARNING, SIDE_BREACH, "endpoint=%s uid=%" PRIu32 " pid=%" PRIu32 " why=\"%s\" suppressed=%" PRIu64,
                         conn->endpoint->name, conn->peer.uid, conn->peer.pid, why, suppressed);
+        if (conn->session)
+                ckv_side_notice(conn, CKV_SIDE_NOTICE_SESSION_ENDED, 0);
         conn_close(conn);
 }
 

@@ -6,7 +6,9 @@
  * of the window anyway.
  *
  * Kept sets are large and rarely asked for again, so only the newest few
- * answers keep them; an older answer keeps its state, counts and digest.
+ * answers keep them; an older answer keeps its state, counts and digest.  They
+ * are charged to their user, but as what may go at any time: they are never the
+ * reason for a refusal.
  */
 #include "daemon/window.h"
 
@@ -22,6 +24,7 @@ void ckv_answer_deinit(struct ckv_answer *answer) {
 }
 
 static void entry_clear(struct ckv_window_entry *entry) {
+        ckv_evictable_deinit(&entry->sets);
         if (entry->answer) {
                 ckv_answer_deinit(entry->answer);
                 free(entry->answer);
@@ -109,10 +112,21 @@ static void drop_sets(struct ckv_answer *answer) {
         answer->bytes = bytes;
 }
 
+/* let_go() - the sets of one answer, and what was charged for them */
+static void let_go(struct ckv_window_entry *entry) {
+        ckv_evictable_deinit(&entry->sets);
+        drop_sets(entry->answer);
+}
+
+static void on_evict(struct ckv_evictable *sets) {
+        let_go((struct ckv_window_entry *)(void *)((uint8_t *)sets - offsetof(struct ckv_window_entry, sets)));
+}
+
 void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry, struct ckv_answer *answer) {
         struct ckv_window_entry *oldest;
 
         entry->running = NULL;
+        ckv_evictable_deinit(&entry->sets);
         ckv_answer_deinit(entry->answer);
         *entry->answer = *answer;
         *answer = (struct ckv_answer){ 0 };
@@ -122,9 +136,11 @@ void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry,
         static_assert(CKV_ARRAY_SIZE(window->whole) == 8, "as CKV_LIMIT_STORED_SETS says");
         oldest = ckv_window_find(window, window->whole[window->whole_next]);
         if (oldest && oldest->answered && oldest != entry)
-                drop_sets(oldest->answer);
+                let_go(oldest);
         window->whole[window->whole_next] = entry->id;
         window->whole_next = (window->whole_next + 1) % CKV_ARRAY_SIZE(window->whole);
+        if (window->tenant && ckv_evictable_init(&entry->sets, window->tenant, entry->answer->bytes, on_evict))
+                drop_sets(entry->answer);
 }
 
 void ckv_window_deinit(struct ckv_window *window) {

@@ -7,6 +7,7 @@
 #ifndef CKV_DAEMON_WINDOW_H
 #define CKV_DAEMON_WINDOW_H
 
+#include "daemon/tenant.h"
 #include "proto/records.h"
 
 #include <stdbool.h>
@@ -33,9 +34,11 @@ struct ckv_window_entry {
         bool answered;                  /* *answer is one */
         bool is_compress;               /* or Repair: has a phase */
         uint8_t phase;                  /* is_compress, and not running: how it ended, enum ckv_phase */
+        struct ckv_evictable sets;      /* what the sets of the answer cost, while it has them */
 };
 
 struct ckv_window {
+        struct ckv_tenant *tenant;              /* pays for stored sets, borrowed; NULL: nobody does */
         struct ckv_window_entry *entries;       /* [CKV_LIMIT_STORED_OUTCOMES], slot = id % length; allocated on first use */
         uint64_t highest;
         uint64_t whole[8];                      /* ids whose answers are stored whole, oldest first from whole_next */
@@ -63,6 +66,8 @@ void ckv_window_forget(struct ckv_window_entry *entry);
  * ckv_window_store() - remember an answer, in place of an earlier one
  * @entry:  no longer running; whoever holds a request sets that again
  * @answer: what it owns is taken, and it is zeroed
+ *
+ * Its sets are kept if the tenant's budget has room for them, and go when the room is needed.
  */
 void ckv_window_store(struct ckv_window *window, struct ckv_window_entry *entry, struct ckv_answer *answer);
 

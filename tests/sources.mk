@@ -66,9 +66,9 @@ test_overlap_LDLIBS := $(CHECK_LDLIBS)
 test_extent_SOURCES := tests/test_extent.c daemon/extent.c
 test_extent_LIBS := base
 test_extent_LDLIBS := $(CHECK_LDLIBS)
-test_window_SOURCES := tests/test_window.c daemon/window.c
+test_window_SOURCES := tests/test_window.c daemon/window.c daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c
 test_window_LIBS := base
-test_window_LDLIBS := $(CHECK_LDLIBS)
+test_window_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # the CPU backend, and the suite that every backend passes
 TESTS += test_cpu_score test_backend_cpu test_conformance

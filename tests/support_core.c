@@ -188,6 +188,7 @@ void core_init(struct core *core, const struct core_shape *shape) {
         core->session.daemon = &core->daemon;
         core->session.endpoint = &core->endpoint;
         ck_assert_int_eq(ckv_tenant_ref(&core->daemon, 1000, &core->session.tenant), 0);
+        core->session.window.tenant = core->session.tenant;
         make_regions(core);
         for (uint64_t i = 0; i < (planes + queries) / sizeof(float); i++)
                 ((float *)(void *)core->memory)[i] = (float)(rand() % 2001 - 1000) / 500;

@@ -503,6 +503,9 @@ START_TEST(hold_and_commit) {
         ck_assert_uint_eq(told->u.compressed.phase, CKV_PHASE_DONE);
         ck_assert_uint_eq(told->status.cache, CKV_CACHE_COMMITTED);
         ck_assert_uint_eq(told->u.compressed.set_count, 1);
+        memcpy(&group, first->answer->attachment, sizeof(group));
+        ck_assert_uint_eq(group.sets_sent, 1);
+        ck_assert_uint_gt(group.bytes_moved, 0);
         ck_assert_uint_eq(first->phase, CKV_PHASE_DONE);
         ck_assert(entry_of(core.last_id)->answered && !entry_of(core.last_id)->running);
         ck_assert_uint_eq(core.session.tenant->used[CKV_SLOT_REQUESTS], 0);

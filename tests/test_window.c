@@ -3,6 +3,7 @@
  * how long answers keep their sets.
  */
 #include "base/limits.h"
+#include "daemon/daemon.h"
 #include "daemon/window.h"
 
 #include <check.h>
@@ -34,6 +35,14 @@ static struct ckv_answer compressed(void) {
         ck_assert_ptr_nonnull(answer.attachment);
         memcpy(answer.attachment, &group, sizeof(group));
         return answer;
+}
+
+static uint64_t compressed_bytes(void) {
+        struct ckv_answer answer = compressed();
+        uint64_t bytes = answer.bytes;
+
+        ckv_answer_deinit(&answer);
+        return bytes;
 }
 
 static void run(uint64_t id, uint64_t digest) {
@@ -101,6 +110,48 @@ START_TEST(test_old_answers_lose_their_sets_and_nothing_else) {
 }
 END_TEST
 
+static uint32_t sets_of(uint64_t id) {
+        return ckv_window_find(&window, id)->answer->record.body.result.u.compressed.set_count;
+}
+
+/* Stored sets are charged, and make way for whatever else the tenant needs, oldest first. */
+START_TEST(test_stored_sets_are_a_cache) {
+        struct ckv_options options = { 0 };
+        struct ckv_daemon daemon = { .options = &options };
+        struct ckv_charge charge = { 0 };
+        uint64_t each = compressed_bytes();
+
+        ck_assert_int_eq(ckv_tenant_ref(&daemon, 1000, &window.tenant), 0);
+        window.tenant->limit[CKV_SLOT_QUEUED_BYTES] = 3 * each;
+        for (uint64_t id = 1; id <= 4; id++)
+                run(id, id);
+        ck_assert_uint_eq(window.tenant->used[CKV_SLOT_QUEUED_BYTES], 3 * each);
+        ck_assert(sets_of(1) == 0 && sets_of(2) == 1 && sets_of(4) == 1);
+        /* something that counts needs the room of two */
+        ck_assert_int_eq(ckv_charge_init(&charge, window.tenant, CKV_SLOT_QUEUED_BYTES, each + 1), 0);
+        ck_assert(sets_of(2) == 0 && sets_of(3) == 0 && sets_of(4) == 1);
+        ck_assert_uint_eq(window.tenant->used[CKV_SLOT_QUEUED_BYTES], 2 * each + 1);
+        /* and all of it: then a new answer is stored without its sets */
+        ckv_charge_deinit(&charge);
+        ck_assert_int_eq(ckv_charge_init(&charge, window.tenant, CKV_SLOT_QUEUED_BYTES, 3 * each), 0);
+        run(5, 5);
+        ck_assert(sets_of(4) == 0 && sets_of(5) == 0);
+        ck_assert(ckv_window_find(&window, 5)->answered);
+        ckv_charge_deinit(&charge);
+        run(6, 6);
+        ck_assert_uint_eq(sets_of(6), 1);
+        ckv_window_forget(ckv_window_find(&window, 6));
+        ck_assert_uint_eq(window.tenant->used[CKV_SLOT_QUEUED_BYTES], 0);
+        run(7, 7);
+        ckv_window_deinit(&window);
+        window.tenant = daemon.tenants;
+        ck_assert_uint_eq(window.tenant->used[CKV_SLOT_QUEUED_BYTES], 0);
+        (void)ckv_tenant_unref(window.tenant);
+        window.tenant = NULL;
+        ck_assert_ptr_null(daemon.tenants);
+}
+END_TEST
+
 int main(void) {
         Suite *suite = suite_create("window");
         TCase *tcase = tcase_create("window");
@@ -112,6 +163,7 @@ int main(void) {
         tcase_add_test(tcase, test_window_edges);
         tcase_add_test(tcase, test_running_slot_is_not_taken);
         tcase_add_test(tcase, test_old_answers_lose_their_sets_and_nothing_else);
+        tcase_add_test(tcase, test_stored_sets_are_a_cache);
         suite_add_tcase(suite, tcase);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
