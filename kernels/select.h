@@ -49,7 +49,7 @@ struct ckv_selection {
 /* Outcome of the planning stage (S5, S6, R20). */
 struct ckv_budget {
         enum ckv_kept_all kept_all;        /* anything but CKV_DROPPED: keep all rows, nothing to score */
-        bool settled;                      /* kept set is P or everything, known without scores: ckv_select_settled() */
+        bool settled;                      /* kept set is known without scores (P, everything, or streaming): ckv_select_settled() */
         bool raised;                       /* p > B and tight = raise */
         bool refused;                      /* p > B and tight = refuse: BUDGET_BELOW_PROTECTED */
         uint32_t budget;                   /* B; paper: L_max; kvpress with chunks: floor(L * keep), which they may miss */
