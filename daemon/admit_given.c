@@ -107,7 +107,8 @@ static bool take_scores_in(struct ckv_request *request, const struct ckv_record_
                 part->scores.in = malloc(bytes + sizeof(float));
                 if (!part->scores.in)
                         return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-                memcpy(part->scores.in, address + (slice->size - left), bytes);
+                if (!ckv_region_read(region, address + (slice->size - left), bytes, part->scores.in, status))
+                        return false;
                 part->scores.in_count = bytes / sizeof(float);
                 left -= bytes;
         }

@@ -43,13 +43,11 @@ static bool refuse(struct ckv_record_status *status, const struct table *t, enum
 static bool fetch(struct ckv_request *request, const struct table *t, uint32_t **ret_words, uint64_t *ret_count,
                   struct ckv_record_status *status) {
         uint64_t most = t->runs ? 2 * t->most : t->most, count = t->inline_count;
-        const void *source = t->inline_words;
-        uint32_t *words;
+        _cleanup_free_ uint32_t *words = NULL;
+        struct ckv_region *region = NULL;
+        uint8_t *address = NULL;
 
         if (t->from->region_id) {
-                struct ckv_region *region;
-                uint8_t *address;
-
                 if (t->inline_count)
                         return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->from_field, CKV_D_NOT_USED, 0, 0, 0);
                 if (!ckv_region_slice(request->session, t->from, 0, t->from_field, status, &region, &address)) {
@@ -60,14 +58,16 @@ static bool fetch(struct ckv_request *request, const struct table *t, uint32_t *
                         return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->from_field, CKV_D_MULTIPLE, sizeof(uint32_t),
                                       t->from->size, 0);
                 count = t->from->size / sizeof(uint32_t);
-                source = address;
         }
         count = CKV_MIN(count, most);
         words = malloc(CKV_MAX(count, 1u) * sizeof(uint32_t));
         if (!words)
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
-        memcpy(words, source, count * sizeof(uint32_t));
-        *ret_words = words;
+        if (!region)
+                memcpy(words, t->inline_words, count * sizeof(uint32_t));
+        else if (!ckv_region_read(region, address, count * sizeof(uint32_t), words, status))
+                return false;
+        *ret_words = ckv_steal(&words);
         *ret_count = count;
         return true;
 }

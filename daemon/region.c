@@ -169,6 +169,18 @@ bool ckv_region_intact(struct ckv_region *region) {
         return false;
 }
 
+bool ckv_region_read(struct ckv_region *region, const uint8_t *address, uint64_t bytes, void *ret_bytes,
+                     struct ckv_record_status *ret_status) {
+        /* before: a hole may read as zeros and be filled by that; after: it may have come meanwhile */
+        bool intact = ckv_region_intact(region);
+
+        if (intact)
+                memcpy(ret_bytes, address, bytes);
+        if (!intact || !ckv_region_intact(region))
+                return ckv_refuse(ret_status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, region->id, 0, 0);
+        return true;
+}
+
 struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes) {
         struct ckv_place place = region->place;
 

@@ -56,6 +56,15 @@ struct ckv_region *ckv_region_find(struct ckv_session *session, uint32_t id);
 /* ckv_region_intact() - is all of it still there? If not, it is lost for good, and the client has been sent a notice. */
 bool ckv_region_intact(struct ckv_region *region);
 
+/**
+ * ckv_region_read() - copy bytes out of a region at admission
+ * @address: of ckv_region_slice()
+ *
+ * Return: true; or false with @ret_status REGION_LOST: what was copied, if anything, is not what the client wrote.
+ */
+bool ckv_region_read(struct ckv_region *region, const uint8_t *address, uint64_t bytes, void *ret_bytes,
+                     struct ckv_record_status *ret_status);
+
 /* ckv_region_place() - where in its file a stretch of the region lies; @address inside the mapping */
 struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes);
 
