@@ -87,7 +87,8 @@ class Problem:
         if profile == "paper":
             return replace(p, scorer=maybe(one_of("window", "raw_qk")), join=one_of("cut", "union"))
         return replace(
-            p, scorer=maybe(one_of("window", "raw_qk"), 0.2), selector=one_of("chunk", "chunk", "token", "chunk_at"),
+            p, scorer=maybe(one_of("window", "raw_qk", "knorm", "keydiff", "lagkv", "vk_ratio", "drop"), 0.4),
+            selector=one_of("chunk", "chunk", "token", "chunk_at"),
             sinks=maybe(int(rng.integers(0, 20))), recent=maybe(int(rng.integers(0, 40))),
             min_tokens=maybe(int(rng.integers(0, 70))), align=int(rng.choice([1, 1, 16])),
             tight=one_of("raise", "raise", "refuse"), fill=one_of("lead", "best", "none"),
@@ -121,6 +122,10 @@ class Problem:
             lengths = np.diff(np.r_[0, cuts[cuts < self.length], self.length]).tolist() if self.length else ()
             p = replace(p, chunk_lengths=tuple(lengths), selector="chunk_at" if self.length else "chunk",
                         unit_reduce=None if p.unit_reduce == "sum" else p.unit_reduce)
+        if p.profile in ("default", "retrieval") and p.scores_by == "window":
+            p = self._votes(p)
+        if self.latent and p.scorer in ("lagkv", "vk_ratio", "drop"):
+            p = replace(p, scorer="keydiff")
         if self.latent:
             fixed = p.profile in ("kvpress", "paper")
             p = replace(p, value_weight=None, scale=None if fixed else p.scale or 0.2,
@@ -132,6 +137,18 @@ class Problem:
         self.params = p
         self.query_rows = min(256, p.w + int(rng.integers(0, 9)))
 
+    def _votes(self, p: Params) -> Params:
+        """What scorer window alone can do with its weights."""
+        rng = self.rng
+        if rng.random() < 0.3:
+            vote_rows = int(rng.integers(1, p.w + 1)) if rng.random() < 0.5 else None
+            p = replace(p, window_reduce="max", norm=None, vote_rows=vote_rows)
+        if rng.random() < 0.3:
+            first = int(rng.integers(0, p.w))
+            p = replace(p, contrast_first=first, contrast_end=first + int(rng.integers(1, 20)),
+                        mute=int(rng.integers(0, 9)))
+        return replace(p, pool="leak") if rng.random() < 0.15 else p
+
     def policy(self) -> chunkkv.Policy:
         """The same parameters in the words of the client."""
         p = self.params
@@ -140,8 +157,9 @@ class Problem:
             names += ["join"]
         if p.profile in ("default", "retrieval"):
             names += ["selector", "sinks", "recent", "min_tokens", "align", "tight", "fill", "norm", "heads",
-                      "group_heads", "unit_reduce", "value_weight", "scale", "softcap", "sliding", "layers", "reuse"]
-        counts = ("sinks", "recent", "min_tokens")  # 0 is a value there
+                      "group_heads", "unit_reduce", "value_weight", "scale", "softcap", "sliding", "layers", "reuse",
+                      "window_reduce", "vote_rows", "contrast_first", "contrast_end", "mute"]
+        counts = ("sinks", "recent", "min_tokens", "contrast_first", "contrast_end", "mute")  # 0 is a value there
         given = {name: getattr(p, name) for name in names}
         return chunkkv.Policy(**{name: value for name, value in given.items()
                                  if value is not None and (value != 0 or name in counts)})

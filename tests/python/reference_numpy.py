@@ -414,9 +414,18 @@ def plan_layers(layers: Sequence[Layer], p: Params, pos: Rows | None = None) -> 
 
 def with_tolerance(plan: Plan, layer: Layer, p: Params) -> Plan:
     """The plan with the tolerance that its scorer allows."""
-    if p.scores_by != "raw_qk" or len(plan.unit_ids) == 0:
+    if len(plan.unit_ids) == 0:
         return plan
-    return replace(plan, tolerance=raw_tolerance(layer.q, layer.k, layer.v, p))
+    if p.scores_by == "raw_qk":
+        return replace(plan, tolerance=raw_tolerance(layer.q, layer.k, layer.v, p))
+    most = float(np.abs(plan.unit_scores.astype(np.float64)).max())
+    if p.scores_by in scorers.QUERY_FREE:
+        return replace(plan, tolerance=1e-5 * most + (1e-5 * layer.k.shape[1] if p.scores_by == "keydiff" else 0.0))
+    if p.scores_by == "window" and p.contrast[0] < p.contrast[1]:
+        # R31: of the score without contrast
+        whole = row_scores(layer.q, layer.k, layer.v, replace(p, contrast_first=0, contrast_end=0))
+        return replace(plan, tolerance=RTOL * float(whole.max()) * (p.c if p.how("unit_reduce") == "sum" else 1))
+    return plan
 
 
 def plan(q: F32, k: F32, v: F32 | None, p: Params, pos: Rows | None = None) -> Plan:
