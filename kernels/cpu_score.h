@@ -16,11 +16,14 @@ struct ckv_cpu_score;
 
 /**
  * ckv__cpu_score_new() - scratch to score the layers of one group
- * @job, @group: borrowed; scorer window or raw_qk, w <= L, at least w query rows given
+ * @job, @group: borrowed; any scorer but given; with queries: w <= L, and at least w query rows given
  * @ret_score:   ckv__cpu_score_free()
  *
- * Bytes: 8 * L, and for as many KV heads as fit 64 MiB (one at least) G * (4 * L + w * (4 * d + L / 32)),
- * with L / 8 for the widest shapes.
+ * Bytes: 8 * L for each vector of scores, and
+ * - window, raw_qk: for as many KV heads as fit 64 MiB (one at least) G * (4 * L + p * (4 * d + L / 32)), p the query rows
+ *   of a panel (w, but not above 256), with L / 8 for the widest shapes; contrast 4 * G * L more, leak 8 * G * L;
+ * - knorm, keydiff, vk_ratio, lagkv: 8 * KV heads * (L + d * L / 256 for keydiff);
+ * - drop: 8 * KV heads * L, 64 * L, and 64 * dv for each segment, of which there are 256 at most.
  *
  * Return: 0 or -ENOMEM.
  */
