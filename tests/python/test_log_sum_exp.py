@@ -26,7 +26,8 @@ def suits(seed: int) -> bool:
     problem = Problem(seed)
     p = problem.params
     ours = p.profile in ("default", "retrieval")
-    return (problem.layers == 1 and not problem.latent and p.scores_by == "window" and ours and p.softcap == 0 and p.sliding == 0 and p.last_row is None and problem.length > 100)
+    return (problem.layers == 1 and not problem.latent and p.scores_by == "window" and ours
+            and p.softcap == 0 and p.sliding == 0 and p.last_row is None and problem.length > 100)
 
 
 def log_sum_exp(q: ref.F32, k: ref.F32, p: ref.Params, pos: ref.Rows) -> ref.F32:
