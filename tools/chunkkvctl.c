@@ -75,7 +75,9 @@ static enum ckv_exit complain(const struct ckv_settings *settings, const struct 
 
 static int daemon_start(const struct ckv_settings *settings, struct chunkkv_client **ret_client,
                         struct chunkkv_error *ret_error) {
-        struct chunkkv_options options = { .name = "chunkkvctl/" CKV_VERSION, .timeout_ms = settings->timeout_ms };
+        struct chunkkv_options options = {
+                .name = "chunkkvctl/" CKV_VERSION, .timeout_ms = settings->timeout_ms, .control_slots = CHUNKKV_NO_SLOTS,
+        };
         char why[CKV_PRIVATE_WHY];
         int r;
 
@@ -99,8 +101,10 @@ static int daemon_start(const struct ckv_settings *settings, struct chunkkv_clie
 
 static int client_open(const struct ckv_settings *settings, struct chunkkv_client **ret_client,
                        struct chunkkv_error *ret_error) {
+        /* no slots: what the daemon moves is a copy of a file, and not worth finishing */
         struct chunkkv_options options = {
                 .endpoint = settings->endpoint, .name = "chunkkvctl/" CKV_VERSION, .timeout_ms = settings->timeout_ms,
+                .control_slots = CHUNKKV_NO_SLOTS,
         };
         const char *environment = getenv("CHUNKKV_ENDPOINT");
         bool named = settings->endpoint || (environment && *environment);
