@@ -431,12 +431,6 @@ START_TEST(a_daemon_repairs_on_demand) {
         struct chunkkv_dense dense;
 
         client = big_open(true, &dense);
-        if (!(chunkkv_info(client)->capabilities >> CHUNKKV__V1__CAPABILITY__CAP_REPAIR & 1)) {
-                puts("this daemon does not repair");
-                chunkkv_dense_release(client, &dense);
-                client = chunkkv_close(client);
-                return;
-        }
         for (int seed = 0; seed < SEEDS && repaired < 3; seed++) {
                 int r;
 

@@ -215,8 +215,6 @@ def test_a_single_pass_is_torn_and_says_so(new_daemon: Callable[..., Daemon]) ->
 def test_the_daemon_repairs_on_demand(new_daemon: Callable[..., Daemon]) -> None:
     daemon = new_daemon()
     with chunkkv.Client(daemon.prefix(), roll_forward=False) as client:
-        if "repair" not in client.session.capabilities:
-            pytest.skip("this daemon does not repair")
         trial = Trial(client)
         digest = trial.compress().groups[0].kept_digest
         with pytest.raises(chunkkv.CoreDied) as caught:
@@ -300,6 +298,57 @@ def test_no_cache_is_torn_at_a_point(new_daemon: Callable[..., Daemon], monkeypa
         daemon.start()
         trial.fill()
         trial.check_done(trial.compress())
+
+
+@pytest.mark.parametrize("point", ["repair_checked", "committing", "step_written", "step_counted", "moved", "done"])
+def test_a_repair_may_die_too(new_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    build = points_build()
+    if build is None:
+        pytest.skip("no daemon of POINTS=1")
+    monkeypatch.setenv("CHUNKKV_BUILD", str(build))
+    monkeypatch.setenv("CHUNKKVD_KILL_AT", "step_counted:1")
+    daemon = new_daemon()
+    with chunkkv.Client(daemon.prefix(), roll_forward=False) as client:
+        trial = Trial(client)
+        with pytest.raises(chunkkv.CoreDied) as caught:
+            trial.compress()
+        number = caught.value.request_id
+        assert caught.value.cache == CacheState.TORN_REPAIRABLE
+        assert daemon.process is not None
+        daemon.process.wait(10)
+        monkeypatch.setenv("CHUNKKVD_KILL_AT", f"{point}:1")
+        daemon.start()
+        monkeypatch.delenv("CHUNKKVD_KILL_AT")
+        try:
+            answer = client.repair(number)
+        except chunkkv.CoreDied as error:
+            assert (error.cache, error.request_id) == (CacheState.TORN_REPAIRABLE, number)
+            daemon.process.wait(10)
+            daemon.start()
+            answer = client.repair(number)
+        trial.check_done(answer)
+        assert answer.repaired
+        if not alive(daemon.pid):  # all was moved, so nothing was left for another one
+            daemon.process.wait(10)
+            daemon.start()
+
+
+def test_a_repair_that_is_refused_can_be_repeated(new_daemon: Callable[..., Daemon]) -> None:
+    """Nothing was done, but the cache is not clean for that."""
+    daemon = new_daemon()
+    with chunkkv.Client(daemon.prefix(), roll_forward=False) as client:
+        trial = Trial(client)
+        with pytest.raises(chunkkv.CoreDied) as caught:
+            die_in_move(trial, daemon, trial.compress)
+        number = caught.value.request_id
+        client.ping()
+        writing = client._link.unfinished[number]
+        ticket, writing.ticket = writing.ticket, chunkkv.control.Ticket(5, 1)
+        with pytest.raises(chunkkv.ChunkkvError) as refused:
+            client.repair(number)
+        assert refused.value.cache == CacheState.TORN_REPAIRABLE
+        writing.ticket = ticket
+        trial.check_done(client.repair(number))
 
 
 def heads_outcome(trial: Trial) -> str:

@@ -158,7 +158,7 @@ def torn(rng: np.random.Generator, sets: Sets, axes: str = "bthd", form: str = "
     ticket = page.take()
     assert ticket is not None
     order = [0, *(1 + axes.index(name) for name in "bthd")]
-    result = Torn(Writing(exchange, page, ticket, 77, 5, BOOT, 1), [a.transpose(order) for a in arrays], [], sets,
+    result = Torn(Writing(exchange, page, ticket, 77, 5, {BOOT}, 1), [a.transpose(order) for a in arrays], [], sets,
                   memory)
     result.before = [plane.copy() for plane in result.read()]
     return result

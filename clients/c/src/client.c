@@ -89,6 +89,13 @@ static void info_fill(struct chunkkv_info *info, const Chunkkv__V1__Welcome *wel
         }
 }
 
+/* The clocks are one, unless this process lives in a time namespace. */
+static int64_t clock_offset(uint64_t asked_nsec, uint64_t theirs_nsec, uint64_t answered_nsec) {
+        if (asked_nsec <= theirs_nsec && theirs_nsec <= answered_nsec)
+                return 0;
+        return (int64_t)(theirs_nsec - (asked_nsec + (answered_nsec - asked_nsec) / 2));
+}
+
 static int hello(struct chunkkv_client *client, uint8_t token[static 16], uint64_t deadline_nsec,
                  struct chunkkv_error *ret_error) {
         Chunkkv__V1__Hello body;
@@ -113,6 +120,7 @@ static int hello(struct chunkkv_client *client, uint8_t token[static 16], uint64
                 return ckv__fault(ret_error, -EPROTO, "boot_id",
                                   "two daemons answer on this endpoint, or it was started anew just now");
         memcpy(client->session_token, reply->welcome->session_token.data, sizeof(client->session_token));
+        client->clock_offset_nsec = clock_offset(body.now_ns, reply->welcome->now_ns, ckv_now_nsec());
         info_fill(&client->info, reply->welcome);
         if (!(client->info.capabilities >> CHUNKKV__V1__CAPABILITY__CAP_CONTROL_PAGE & 1))
                 client->page->attached = false;

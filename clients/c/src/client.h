@@ -52,6 +52,7 @@ struct chunkkv_client {
         bool dead;
         bool in_session;
         uint8_t boot_id[16], session_token[16];
+        int64_t clock_offset_nsec;      /* added to our CLOCK_MONOTONIC it is the daemon's; 0 but in a time namespace */
         uint64_t last_id;
         uint64_t last_cookie;
         struct ckv__request *requests;

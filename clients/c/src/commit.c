@@ -60,7 +60,7 @@ int chunkkv_repair(struct chunkkv_client *client, uint64_t request_id, uint32_t 
         uint64_t deadline_nsec;
         int r;
 
-        if (!writing || writing->waited_for || writing->ticket.number == 0)
+        if (!writing || writing->waited_for || !writing->torn)
                 return ckv__fault(ret_error, -EINVAL, "request_id", "no job of this number waits for a repair");
         r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
         if (r == 0)
@@ -83,6 +83,9 @@ int chunkkv_repair(struct chunkkv_client *client, uint64_t request_id, uint32_t 
         request->handle = writing->handle;
         request->writing = writing;
         request->reply_form = writing->reply_form;
+        /* the slot names the last one that moved rows, the daemon of now will write its own name there */
+        memcpy(writing->boot_id, ckv__page_slot(client->page, writing->ticket.number)->boot_id, sizeof(writing->boot_id));
+        memcpy(writing->repair_boot_id, client->boot_id, sizeof(writing->repair_boot_id));
         writing->waited_for = true;
         r = ckv__request_finish(client, request, ret_result, ret_error);
         if (r == 0)

@@ -288,7 +288,10 @@ int ckv__request_finish(struct chunkkv_client *client, struct ckv__request *requ
                 r = r == 0 ? take_answer(request, ret_result, &error) : report_silence(request, r, cache, &error);
                 cache = error.cache;
         }
+        if (r && writing && writing->torn && cache == CHUNKKV_CACHE_CLEAN)
+                cache = error.cache = CHUNKKV_CACHE_TORN_REPAIRABLE;    /* it was a repair, and did nothing */
         if (writing) {
+                writing->torn = r && cache == CHUNKKV_CACHE_TORN_REPAIRABLE;
                 writing->selected = r == 0 && (*ret_result)->phase == CHUNKKV_PHASE_SELECTED;
                 writing->waited_for = false;
                 if (is_known(writing, r, cache))

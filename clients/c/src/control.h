@@ -60,7 +60,8 @@ struct ckv__writing {
         struct ckv__writing *next;
         uint64_t handle;                /* what the caller knows it by */
         uint64_t id;                    /* what the daemon does */
-        uint8_t boot_id[16];            /* of the daemon that it was sent to */
+        uint8_t boot_id[16];            /* of the daemon that it was sent to, or that repaired it last */
+        uint8_t repair_boot_id[16];     /* of one that is to repair it and may have begun; else zero */
         struct ckv__ticket ticket;
         uint32_t mode, reply_form;
         uint64_t generation;
@@ -68,6 +69,7 @@ struct ckv__writing {
         size_t job_size;
         bool waited_for;                /* a request about it is under way */
         bool selected;                  /* held: its sets are known */
+        bool torn;                      /* in the middle of its move, until a repair */
 };
 
 /* ckv__writing_new() - a job that is about to be sent. Return: the client's, until ckv__writing_free(); NULL: no memory. */

@@ -76,8 +76,10 @@ int ckv__request_new(struct chunkkv_client *client, Chunkkv__V1__Request *messag
                 return ckv__core_died(ret_error, "");
         ckv__translate(client, message);
         message->request_id = ++client->last_id;
-        message->deadline_ns = deadline_nsec;
+        /* before the Welcome the clocks are not compared: Hello has the daemon's default */
+        message->deadline_ns = 0;
         if (client->in_session) {
+                message->deadline_ns = deadline_nsec + (uint64_t)client->clock_offset_nsec;
                 message->boot_id = (ProtobufCBinaryData){ .len = sizeof(client->boot_id), .data = client->boot_id };
                 message->session_token = (ProtobufCBinaryData){ .len = sizeof(client->session_token),
                         .data = client->session_token };

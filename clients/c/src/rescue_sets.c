@@ -32,7 +32,8 @@ bool ckv__rescue_load(struct ckv__rescue *rescue) {
         if (!rescue->layout)
                 return ckv__rescue_refuse(rescue, "its cache is not registered here any more, or there is no memory");
         if (rescue->slot.request_id != writing->id ||
-            memcmp(rescue->slot.boot_id, writing->boot_id, sizeof(writing->boot_id)) != 0)
+            (memcmp(rescue->slot.boot_id, writing->boot_id, sizeof(writing->boot_id)) != 0 &&
+             memcmp(rescue->slot.boot_id, writing->repair_boot_id, sizeof(writing->repair_boot_id)) != 0))
                 return ckv__rescue_refuse(rescue, "its control slot is of another request");
         if (rescue->slot.kept_used > page->kept_bytes || rescue->slot.set_count > rescue->slot.kept_used / 24)
                 return ckv__rescue_refuse(rescue, "its kept area is absurd");

@@ -45,7 +45,8 @@ static void settle(struct chunkkv_client *client) {
                 if (writing->waited_for || writing->selected || writing->ticket.number == 0)
                         continue;
                 (void)ckv__writing_recover(client, writing, !client->no_roll_forward, NULL, &cache, NULL);
-                if (cache != CHUNKKV_CACHE_TORN_REPAIRABLE)
+                writing->torn = cache == CHUNKKV_CACHE_TORN_REPAIRABLE;
+                if (!writing->torn)
                         (void)ckv__writing_free(client, writing);
         }
 }

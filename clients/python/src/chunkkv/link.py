@@ -152,7 +152,8 @@ class Link:
         for number, writing in list(self.unfinished.items()):
             outcome = writing.outcome_after_death(may_move=self.roll_forward)
             self._outcomes[number] = outcome
-            if outcome.cache != CacheState.TORN_REPAIRABLE:
+            writing.torn = outcome.cache == CacheState.TORN_REPAIRABLE
+            if not writing.torn:
                 writing.close(answered=True)
                 del self.unfinished[number]
 

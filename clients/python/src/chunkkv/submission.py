@@ -60,7 +60,7 @@ def _submit(link: Link, exchange: Exchange, mode: Mode, until_ns: int, generatio
             if answer.phase == Phase.SELECTED:
                 return replace(answer, held=Hold(link, None, answer.request_id, session.number, lost))
             return answer
-        writing = Writing(exchange, link.page, ticket, pending.request_id, generation, session.boot_id, session.number)
+        writing = Writing(exchange, link.page, ticket, pending.request_id, generation, {session.boot_id}, session.number)
         return _await(link, writing, pending, pending.request_id)
 
 
@@ -76,6 +76,7 @@ def repair(link: Link, request_id: int, timeout: float | None) -> Answer:
         job = writing.exchange.message(region, memory, writing.ticket)
         pending = link.connection.compose(pb.Request(repair=pb.Repair(
             target_request_id=request_id, control_slot=writing.ticket.number, job=job)), until_ns, writing.generation)
+        writing.boot_ids.add(link.connection.session.boot_id)
         return replace(_await(link, writing, pending, pending.request_id), request_id=request_id, repaired=True)
 
 
@@ -151,6 +152,8 @@ def _await(link: Link, writing: Writing, pending: Pending, target: int) -> Answe
     except (CoreDied, StaleBoot) as error:
         return _after_death(link, writing, error)
     except ChunkkvError as error:
+        if writing.torn and error.cache == CacheState.CLEAN:  # the repair did nothing
+            error.cache = CacheState.TORN_REPAIRABLE
         if error.cache not in (CacheState.PENDING, CacheState.TORN_REPAIRABLE) and not isinstance(error, SessionLost):
             _end(link, writing)
         raise
@@ -172,7 +175,9 @@ def _after_death(link: Link, writing: Writing, error: ChunkkvError) -> Answer:
     try:
         answer = writing.after_death(may_move=link.roll_forward)
     except CoreDied as died:
-        if died.cache != CacheState.TORN_REPAIRABLE:
+        if died.cache == CacheState.TORN_REPAIRABLE:
+            writing.torn = True
+        else:
             _end(link, writing)
         raise died from error
     _end(link, writing)

@@ -25,9 +25,10 @@ class Writing:
         exchange: its arguments.
         page, ticket: its control slot.
         request_id, generation: of the request.
-        boot_id: of the daemon that it was sent to.
+        boot_ids: of the daemons that it was sent to: one, and those that were to repair it.
         session: number of the session.
         selected: its answer, while it is held.
+        torn: it is in the middle of its move, and waits for a repair.
     """
 
     exchange: Exchange
@@ -35,9 +36,10 @@ class Writing:
     ticket: Ticket
     request_id: int
     generation: int
-    boot_id: bytes
+    boot_ids: set[bytes]
     session: int
     selected: Answer | None = None
+    torn: bool = False
 
     def close(self, *, answered: bool) -> None:
         """Its end is known, or it is given up: the slot is for others."""
@@ -62,7 +64,7 @@ class Writing:
         if slot.phase == Phase.TORN:
             raise self._died("it died after it had given up in the middle of the move", CacheState.TORN)
         try:
-            if slot.boot_id != self.boot_id or slot.request_id != self.request_id:
+            if slot.boot_id not in self.boot_ids or slot.request_id != self.request_id:
                 raise NotRepairable("its control slot is of another request")
             sets = read_sets(slot)
             check_sets(sets, self.exchange.cache.layout, self.exchange.jobs)
