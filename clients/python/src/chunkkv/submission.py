@@ -60,7 +60,8 @@ def _submit(link: Link, exchange: Exchange, mode: Mode, until_ns: int, generatio
             if answer.phase == Phase.SELECTED:
                 return replace(answer, held=Hold(link, None, answer.request_id, session.number, lost))
             return answer
-        writing = Writing(exchange, link.page, ticket, pending.request_id, generation, {session.boot_id}, session.number)
+        writing = Writing(exchange, link.page, ticket, pending.request_id, generation, {session.boot_id},
+                          session.number)
         return _await(link, writing, pending, pending.request_id)
 
 
