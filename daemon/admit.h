@@ -95,6 +95,9 @@ bool ckv_admit_reply_slice(struct ckv_request *request, const struct ckv_record_
 bool ckv_admit_reply_size(const struct ckv_request *request, const struct ckv_record_group *groups,
                           struct ckv_record_status *ret_status);
 
+/* ckv_kept_bytes_bound() - admit_reply.c: memory that the kept sets of an admitted group of the job can take */
+uint64_t ckv_kept_bytes_bound(const struct ckv_job_group *group);
+
 /* ckv_request_part() - job group @k of the request's group @index */
 static inline struct ckv_job_group *ckv_request_part(const struct ckv_request *request, uint32_t index, uint32_t k) {
         return &request->job->groups[request->groups[index].first_part + k];

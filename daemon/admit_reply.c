@@ -1,13 +1,15 @@
 /*
  * The size of the answer, before there is one: refused is what could not be
  * sent, or would not fit the memory that the client keeps for it.  A request
- * that passes here is never refused later because of what it kept.
+ * that passes here is never refused later because of what it kept.  The same
+ * bounds say what the kept sets may take here, which the request pays for.
  */
 #include "daemon/admit.h"
 
 #include "base/limits.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
+#include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/region.h"
 
@@ -60,6 +62,8 @@ static uint64_t kept_runs_bound(const struct ckv_job_group *group) {
 
         if (group->given)
                 return group->kept[0].run_count;
+        if (group->policy.selector == CKV_SELECTOR_STREAMING)
+                return CKV_MIN(2 * stretches, (uint64_t)s->rows / 2 + 1);       /* the newest rows, cut by protected ones */
         by_kept = most_rows(group) / unit + stretches + cut + 2;
         by_dropped = (s->rows - least_rows(group)) / unit + 2 * stretches + cut + 2;
         return CKV_MIN(CKV_MIN(by_kept, by_dropped), (uint64_t)s->rows / 2 + 1);
@@ -70,6 +74,10 @@ static uint64_t sets_bound(const struct ckv_job_group *group) {
         uint64_t layers = group->given || group->policy.layers == CKV_LAYERS_ONE ? 1 : group->layer_count;
 
         return layers * (!group->given && group->policy.heads == CKV_HEADS_EACH ? group->kv_heads : 1);
+}
+
+uint64_t ckv_kept_bytes_bound(const struct ckv_job_group *group) {
+        return sets_bound(group) * (kept_runs_bound(group) + 1) * sizeof(struct ckv_run);
 }
 
 /* varints_bound() - bytes of @count run lengths whose sum is at most @sum: one each, and one more for each 7 bits beyond */
@@ -147,6 +155,8 @@ bool ckv_admit_reply_slice(struct ckv_request *request, const struct ckv_record_
         if ((uintptr_t)request->reply_address % sizeof(uint32_t))
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_UNALIGNED, sizeof(uint32_t),
                                   body->reply_to.offset, 0);
+        if (region->mapped->key.copied)
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_COMPRESS_REPLY_TO, CKV_D_SHM_OUTPUT, region->id, 0, 0);
         if (!region->writable)
                 return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_REPLY_TO, CKV_D_READ_ONLY, region->id, 0, 0);
         if (ckv_request_use_region(request, region))

@@ -313,6 +313,35 @@ START_TEST(requests_pay) {
 }
 END_TEST
 
+/* held() - what a request holds of QUEUED_BYTES while it runs */
+static uint64_t held(void) {
+        uint64_t before = core.session.tenant->used[CKV_SLOT_QUEUED_BYTES], bytes;
+        struct ckv_record_status status;
+
+        ck_assert(core_start(&core, &ask, &status));
+        bytes = core.session.tenant->used[CKV_SLOT_QUEUED_BYTES] - before;
+        core_finish(&core);
+        return bytes;
+}
+
+/* Single rows make more runs than chunks do, and every KV head that has a set of its own makes as many again. */
+START_TEST(kept_sets_are_paid_for) {
+        enum { MORE = LAYERS * (ROWS / 4) * sizeof(struct ckv_run) };
+        uint64_t chunks, rows;
+
+        core_ask(&core, &ask, ROWS);
+        chunks = held();
+        ask.policies[0].selector = CKV_SELECTOR_TOKEN;
+        rows = held();
+        ck_assert_uint_ge(rows, chunks + MORE);
+        ask.body.mode = CKV_MODE_IN_PLACE;
+        ask.policies[0].heads = CKV_HEADS_EACH;
+        ck_assert_uint_ge(held(), rows + MORE);
+        core.session.tenant->limit[CKV_SLOT_QUEUED_BYTES] = core.session.tenant->used[CKV_SLOT_QUEUED_BYTES] + rows;
+        core_refused(&core, &ask, CKV_CODE_QUOTA, CKV_F_NONE, CKV_D_QUOTA);
+}
+END_TEST
+
 START_TEST(requests_in_flight) {
         struct ckv_record_status status;
         struct ckv_request *first;
@@ -355,6 +384,7 @@ int main(void) {
         tcase_add_test(tcase, given_sets);
         tcase_add_test(tcase, scores_in_and_out);
         tcase_add_test(tcase, requests_pay);
+        tcase_add_test(tcase, kept_sets_are_paid_for);
         tcase_add_test(tcase, requests_in_flight);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
