@@ -229,8 +229,8 @@ int ckv_select_budget(const struct ckv_selection *selection, uint8_t *ret_protec
         }
 }
 
-bool ckv_select_layer_budgets(const struct ckv_selection *selection, const struct ckv_budget *budget, uint32_t layers, uint32_t first,
-                              uint32_t count, uint32_t *ret_budgets) {
+bool ckv_select_layer_budgets(const struct ckv_selection *selection, const struct ckv_budget *budget, uint32_t layers,
+                              uint32_t first, uint32_t count, uint32_t *ret_budgets) {
         uint64_t p = budget->protected_rows, a = budget->budget - p, room = selection->rows - p, beta = selection->policy->beta;
         uint64_t lo, hi, d = layers - 1, before = 0;
 

@@ -150,7 +150,8 @@ static int fail_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *gro
 /* S4 of one score head of the layer at hand, or the scores that were given for it. Return: 0, 1 with an outcome, or -ENOMEM. */
 static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *group) {
         size_t rows = group->selection.rows, head = plan->formed;
-        float *units = plan->unit_scores + head * plan->units.count, *of_rows = plan->row_scores ? plan->row_scores + head * rows : NULL;
+        float *units = plan->unit_scores + head * plan->units.count;
+        float *of_rows = plan->row_scores ? plan->row_scores + head * rows : NULL;
         uint32_t bad_head = plan->score ? ckv__cpu_score_bad_head(plan->score) : 0;
         const double *t;
 

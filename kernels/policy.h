@@ -75,7 +75,7 @@ struct ckv_policy {
         enum ckv_layer_reduce layer_reduce;
         uint32_t given;          /* CKV_GIVEN_* bits; resolved: all bits that matter are set */
         uint32_t layer_first;    /* number of the first layer this policy holds for; 0 = first of the group */
-        uint32_t window;         /* w: query rows that vote, 1 .. 256; resolved with selector h2o: 0, all; see ckv_policy_window() */
+        uint32_t window;         /* w: query rows that vote, 1 .. 256; of h2o, resolved: 0, all; see ckv_policy_window() */
         uint32_t chunk;          /* c: rows of a chunk, 1 .. 1024 */
         uint32_t sinks;          /* n_s: protected first rows, 0 .. 1024 */
         uint32_t recent;         /* r: protected newest rows */

@@ -28,7 +28,9 @@ static struct ckv_policy_fault fault(enum ckv_policy_fault_kind kind, enum ckv_p
 
 static struct ckv_policy_fault collides(enum ckv_policy_fault_kind kind, enum ckv_policy_field field, uint64_t value,
                                         enum ckv_policy_field other, uint64_t other_value) {
-        return (struct ckv_policy_fault){ .kind = kind, .field = field, .value = value, .other = other, .other_value = other_value };
+        return (struct ckv_policy_fault){
+                .kind = kind, .field = field, .value = value, .other = other, .other_value = other_value,
+        };
 }
 
 #define TOGETHER(field, value, other, other_value) \
@@ -113,9 +115,10 @@ static struct ckv_policy_fault judge_weights(const struct ckv_policy *asked, con
         bool largest = policy->window_reduce == CKV_ROWS_MAX;
         bool first = (policy->given & CKV_GIVEN_CONTRAST_FIRST) != 0, end = (policy->given & CKV_GIVEN_CONTRAST_END) != 0;
 
-        if (first != end)
-                return first ? collides(CKV_FAULT_MISSING, CKV_FIELD_CONTRAST_END, 0, CKV_FIELD_CONTRAST_FIRST, policy->contrast_first)
-                             : collides(CKV_FAULT_MISSING, CKV_FIELD_CONTRAST_FIRST, 0, CKV_FIELD_CONTRAST_END, policy->contrast_end);
+        if (first && !end)
+                return collides(CKV_FAULT_MISSING, CKV_FIELD_CONTRAST_END, 0, CKV_FIELD_CONTRAST_FIRST, policy->contrast_first);
+        if (end && !first)
+                return collides(CKV_FAULT_MISSING, CKV_FIELD_CONTRAST_FIRST, 0, CKV_FIELD_CONTRAST_END, policy->contrast_end);
         if (policy->contrast_end < policy->contrast_first)
                 return fault(CKV_FAULT_RANGE, CKV_FIELD_CONTRAST_END, policy->contrast_end, policy->contrast_first, CONTRAST_MAX);
         if (largest && policy->scorer != CKV_SCORER_WINDOW)

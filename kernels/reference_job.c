@@ -109,7 +109,8 @@ static void sums_deinit(struct sums *sums) {
 
 /* layers = one: C[u] = fl32(sum of C_l[u] over the scored layers, ascending), and T32 likewise; or, with top4, T[j] of the four
  * layers that score row j highest, and C[u] from that */
-static void put_together(const struct ckv_job_group *group, const struct ckv_units *units, struct sums *sums, struct scores *scores) {
+static void put_together(const struct ckv_job_group *group, const struct ckv_units *units, struct sums *sums,
+                         struct scores *scores) {
         uint32_t rows = group->selection.rows;
 
         if (ckv_scores_top4(group)) {

@@ -30,8 +30,8 @@ bool ckv_scores_fit(const struct ckv_job_group *group, const struct ckv_units *u
                (!group->scores.out || group->scores.out_bytes >= *ret_need);
 }
 
-int ckv_scores_load(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t layer, uint32_t head, float *ret_units,
-                    float *ret_rows) {
+int ckv_scores_load(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t layer, uint32_t head,
+                    float *ret_units, float *ret_rows) {
         uint64_t count = count_of(group, units);
         const float *from = group->scores.in + ((uint64_t)layer * ckv_score_heads(group) + head) * count;
         _cleanup_free_ double *t = NULL;

@@ -38,8 +38,8 @@ bool ckv_scores_fit(const struct ckv_job_group *group, const struct ckv_units *u
  *
  * Return: 0 or -ENOMEM.
  */
-int ckv_scores_load(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t layer, uint32_t head, float *ret_units,
-                    float *ret_rows);
+int ckv_scores_load(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t layer, uint32_t head,
+                    float *ret_units, float *ret_rows);
 
 /* ckv_scores_store() - C[u] or T32[j] of all score heads of a layer, and of @followers layers behind it, into the caller's
  * memory, if there is any */

@@ -49,7 +49,7 @@ struct ckv_selection {
 /* Outcome of the planning stage (S5, S6, R20). */
 struct ckv_budget {
         enum ckv_kept_all kept_all;        /* anything but CKV_DROPPED: keep all rows, nothing to score */
-        bool settled;                      /* kept set is known without scores (P, everything, or streaming): ckv_select_settled() */
+        bool settled;                      /* kept set is known without scores (P, all, or streaming): ckv_select_settled() */
         bool raised;                       /* p > B and tight = raise */
         bool refused;                      /* p > B and tight = refuse: BUDGET_BELOW_PROTECTED */
         uint32_t budget;                   /* B; paper: L_max; kvpress with chunks: floor(L * keep), which they may miss */
@@ -63,7 +63,7 @@ struct ckv_units {
         uint32_t *unit_of_row;             /* [L]: unit index, or UINT32_MAX for protected rows (and rows in no unit) */
         uint32_t *size;                    /* [N]: n_u */
         uint32_t *first_row;               /* [N]: lowest row of the unit */
-        uint32_t *index;                   /* [N]: chunk or page index on the grid (token, h2o: row), which is how replies name a unit */
+        uint32_t *index;                   /* [N]: index on the grid (token, h2o: row), which is how replies name a unit */
 };
 
 /* Outcomes of the functions below. */
@@ -96,8 +96,8 @@ int ckv_select_budget(const struct ckv_selection *selection, uint8_t *ret_protec
  *
  * Return: false, and nothing written, where B holds for every layer: no beta, one layer, or less to share than beta.
  */
-bool ckv_select_layer_budgets(const struct ckv_selection *selection, const struct ckv_budget *budget, uint32_t layers, uint32_t first,
-                              uint32_t count, uint32_t *ret_budgets);
+bool ckv_select_layer_budgets(const struct ckv_selection *selection, const struct ckv_budget *budget, uint32_t layers,
+                              uint32_t first, uint32_t count, uint32_t *ret_budgets);
 
 /**
  * ckv_units_init() - cut the unprotected rows into units (S4)
@@ -129,7 +129,8 @@ int ckv_select(const struct ckv_selection *selection, const struct ckv_units *un
                const uint8_t *protected_rows, const float *unit_scores, const float *row_scores,
                struct ckv_kept *ret_kept, uint32_t *ret_unit);
 
-/* ckv_select_settled() - the kept rows where the budget settled the answer; streaming: P and the newest others. Return: 0 or -ENOMEM. */
+/* ckv_select_settled() - the kept rows where the budget settled the answer; streaming: P and the newest others.
+ * Return: 0 or -ENOMEM. */
 int ckv_select_settled(const struct ckv_selection *selection, const struct ckv_budget *budget,
                        const uint8_t *protected_rows, struct ckv_kept *ret_kept);
 

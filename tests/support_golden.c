@@ -238,7 +238,8 @@ static int fill_layer(const struct golden *golden, const struct golden_case *c, 
         row_bytes = q.shape[1] * q.shape[2] * 2;
         given = c->query_rows > 0 ? c->query_rows : (uint32_t)q.shape[0];
         group->layers[layer] = (struct ckv_job_layer){
-                .number = c->layers[layer], .k = plane_of(&k), .v = plane_of(&v), .query = q.data + (q.shape[0] - given) * row_bytes,
+                .number = c->layers[layer], .k = plane_of(&k), .v = plane_of(&v),
+                .query = q.data + (q.shape[0] - given) * row_bytes,
         };
         group->q_heads = (uint32_t)q.shape[1];
         group->kv_heads = (uint32_t)k.shape[1];

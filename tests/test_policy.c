@@ -292,7 +292,8 @@ START_TEST(defaults_of_selectors) {
         ck_assert_int_eq(p.pool, CKV_POOL_AVG);
         ck_assert_uint_eq(p.spike_keep, 4);
         ck_assert_uint_eq(p.chunk, 10);
-        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_CHUNK_EG, .window = 1, .chunk = 12 });
+        p = resolved((struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_CHUNK_EG, .window = 1,
+                                          .chunk = 12 });
         ck_assert_int_eq(p.pool, CKV_POOL_NONE);
         ck_assert_uint_eq(p.chunk, 12);
 }
@@ -338,7 +339,8 @@ START_TEST(what_does_not_go_together) {
 
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
                 assert_collides(cases[i].asked, CKV_FAULT_TOGETHER, cases[i].field, cases[i].other);
-        assert_collides((struct ckv_policy){ .selector = CKV_SELECTOR_PAGE }, CKV_FAULT_MISSING, CKV_FIELD_PAGE, CKV_FIELD_SELECTOR);
+        assert_collides((struct ckv_policy){ .selector = CKV_SELECTOR_PAGE }, CKV_FAULT_MISSING, CKV_FIELD_PAGE,
+                        CKV_FIELD_SELECTOR);
         assert_collides((struct ckv_policy){ .contrast_first = 32, .given = CKV_GIVEN_CONTRAST_FIRST }, CKV_FAULT_MISSING,
                         CKV_FIELD_CONTRAST_END, CKV_FIELD_CONTRAST_FIRST);
         assert_fault((struct ckv_policy){ .contrast_first = 33, .contrast_end = 32,
@@ -368,7 +370,8 @@ static void assert_use(struct ckv_policy asked, struct ckv_policy_use use, enum 
 }
 
 START_TEST(what_a_policy_needs_of_a_request) {
-        const struct ckv_policy_use bare = { .rows = 100, .plan = true }, with = { .rows = 100, .plan = true, .query_rows = 32, .values = true };
+        const struct ckv_policy_use bare = { .rows = 100, .plan = true };
+        const struct ckv_policy_use with = { .rows = 100, .plan = true, .query_rows = 32, .values = true };
         struct ckv_policy_use use = with;
 
         assert_use((struct ckv_policy){ 0 }, with, CKV_FAULT_NONE, CKV_FIELD_NONE);

@@ -87,7 +87,8 @@ START_TEST(pages_of_4_4) {
         ck_assert_str_eq(settle(), "0-15 48-63 80-95");
         assert_numbers(48, 32);
         /* a short last page stays last, protected or not; page 5 has the best mean, 54.1 */
-        begin(100, 200000, (struct ckv_policy){ .selector = CKV_SELECTOR_PAGE, .page = 16, .given = CKV_GIVEN_SINKS | CKV_GIVEN_RECENT });
+        begin(100, 200000, (struct ckv_policy){ .selector = CKV_SELECTOR_PAGE, .page = 16,
+                                                .given = CKV_GIVEN_SINKS | CKV_GIVEN_RECENT });
         ck_assert_str_eq(settle(), "80-99");
         assert_numbers(20, 4);
         begin(16, 500000, asked);
@@ -247,8 +248,8 @@ START_TEST(kvpress_streaming_has_four_sinks) {
 END_TEST
 
 START_TEST(kvpress_entropy_gate) {
-        /* rows 30-39: 10, row 25: 95, the others 1.  The window 56-59 is protected, b = 20: chunk 2 is a spike and gives row 25 and,
-         * of the ties, 20 to 22; then chunk 3; then 6 rows of chunk 0 */
+        /* rows 30-39: 10, row 25: 95, the others 1.  The window 56-59 is protected, b = 20: chunk 2 is a spike and gives row 25
+         * and, of the ties, 20 to 22; then chunk 3; then 6 rows of chunk 0 */
         begin_press(60, 400000, CKV_SELECTOR_CHUNK_EG, CKV_SCORER_WINDOW);
         for (uint32_t j = 0; j < 60; j++)
                 T[j] = j == 25 ? 95 : j >= 30 && j < 40 ? 10 : 1;

@@ -45,7 +45,8 @@ static void tiny_deinit(struct tiny *tiny) {
 }
 
 /* A group, or the next part of one, over layers first .. first + count - 1 */
-static struct ckv_job_group *tiny_group(struct tiny *tiny, uint32_t first, uint32_t count, struct ckv_policy asked, uint32_t keep_ratio) {
+static struct ckv_job_group *tiny_group(struct tiny *tiny, uint32_t first, uint32_t count, struct ckv_policy asked,
+                                        uint32_t keep_ratio) {
         struct ckv_job_group *group = &tiny->job->groups[tiny->job->group_count++];
         uint64_t row = tiny->heads * sizeof(float), layer = tiny->rows * row;
         struct ckv_policy_fault fault;
@@ -64,7 +65,8 @@ static struct ckv_job_group *tiny_group(struct tiny *tiny, uint32_t first, uint3
         for (uint32_t i = 0; i < count; i++) {
                 struct ckv_plane plane = { .base = (uint8_t *)tiny->keys + (first + i) * layer, .block_stride = layer,
                                            .head_stride = sizeof(float), .token = { .tile = 1, .outer = row },
-                                           .dim = { .tile = 1, .outer = sizeof(float) }, .dtype = CKV_DTYPE_F32, .dims = 1, .scale = 1 };
+                                           .dim = { .tile = 1, .outer = sizeof(float) }, .dtype = CKV_DTYPE_F32, .dims = 1,
+                                           .scale = 1 };
 
                 group->layers[i] = (struct ckv_job_layer){ .number = first + i, .k = plane, .v = plane,
                                                            .query = (const uint8_t *)tiny->query };
@@ -134,8 +136,8 @@ static void fill_heads(struct tiny *tiny) {
                                          { { 0, 5, 5, 5, 5, 5, 5, 5, 5, 0 }, { 0, 0, 0, 0, 0, 0, 0, 0, 2, 0 } } };
 
         tiny_init(tiny, 2, 10, 2, 1);
-        tiny_scores(tiny_group(tiny, 0, 2, (struct ckv_policy){ .selector = CKV_SELECTOR_TOKEN, .heads = CKV_HEADS_EACH, .window = 1,
-                                                                .sinks = 1, .recent = 1, .given = nothing }, 400000),
+        tiny_scores(tiny_group(tiny, 0, 2, (struct ckv_policy){ .selector = CKV_SELECTOR_TOKEN, .heads = CKV_HEADS_EACH,
+                                                                .window = 1, .sinks = 1, .recent = 1, .given = nothing }, 400000),
                     &scores[0][0][0], 2);
 }
 
@@ -247,7 +249,8 @@ END_TEST
 /* T is the sum of the four largest, descending, over 4; of all, over their number, where there are fewer */
 START_TEST(four_layers_vote) {
         const float scores[6][2] = { { 1, 8 }, { 7, 1 }, { 3, 1 }, { 2, 1 }, { 5, 1 }, { 4, 16 } };
-        const double expected[6][2] = { { 1, 8 }, { 4, 4.5 }, { 11.0 / 3, 10.0 / 3 }, { 3.25, 2.75 }, { 4.25, 2.75 }, { 4.75, 6.5 } };
+        const double expected[6][2] = { { 1, 8 },       { 4, 4.5 },     { 11.0 / 3, 10.0 / 3 },
+                                        { 3.25, 2.75 }, { 4.25, 2.75 }, { 4.75, 6.5 } };
         struct ckv_top4 top[2];
         double t[2];
         uint32_t state = 3;
@@ -288,8 +291,8 @@ static void fill_tova(struct tiny *tiny) {
 
         tiny_init(tiny, 1, 10, 1, 1);
         memcpy(tiny->keys, keys, sizeof(keys));
-        (void)tiny_group(tiny, 0, 1, (struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_TOKEN, .window = 1 },
-                         400000);
+        (void)tiny_group(tiny, 0, 1, (struct ckv_policy){ .profile = CKV_PROFILE_KVPRESS, .selector = CKV_SELECTOR_TOKEN,
+                                                          .window = 1 }, 400000);
 }
 
 START_TEST(tova) {

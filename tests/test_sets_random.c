@@ -22,10 +22,7 @@ enum { JOBS = 3000 };
 #endif
 
 static enum ckv_selector any_selector(struct dice *dice) {
-        const enum ckv_selector selectors[] = { CKV_SELECTOR_CHUNK, CKV_SELECTOR_CHUNK_AT, CKV_SELECTOR_TOKEN, CKV_SELECTOR_STREAMING,
-                                                CKV_SELECTOR_H2O, CKV_SELECTOR_CHUNK_EG, CKV_SELECTOR_PAGE };
-
-        return selectors[dice_roll(dice, CKV_ARRAY_SIZE(selectors))];
+        return (enum ckv_selector)(CKV_SELECTOR_CHUNK + dice_roll(dice, CKV_SELECTOR_PAGE));
 }
 
 /* A policy that may not be legal; the caller rolls again. */
@@ -64,12 +61,15 @@ static void any_lengths(struct ckv_selection *selection, struct dice *dice) {
         selection->chunk_lengths = lengths;
 }
 
-static void any_group(struct ckv_job_group *group, uint32_t first, uint32_t layers, uint32_t heads, uint32_t rows, struct dice *dice) {
+static void any_group(struct ckv_job_group *group, uint32_t first, uint32_t layers, uint32_t heads, uint32_t rows,
+                      struct dice *dice) {
+        struct ckv_policy asked;
         struct ckv_policy_fault fault;
         size_t sets, count;
 
-        for (struct ckv_policy asked = any_policy(dice); !ckv_policy_resolve(&asked, &group->policy, &fault); asked = any_policy(dice))
-                ;
+        do
+                asked = any_policy(dice);
+        while (!ckv_policy_resolve(&asked, &group->policy, &fault));
         group->layer_index = first;
         group->layer_count = layers;
         group->kv_heads = group->q_heads = heads;
@@ -119,10 +119,13 @@ static void compare(const struct ckv_job *reference, const struct ckv_job *fast,
                 ck_assert_int_eq(a->budgets == NULL, b->budgets == NULL);
                 ck_assert(!a->budgets || memcmp(a->budgets, b->budgets, a->layer_count * sizeof(*a->budgets)) == 0);
                 ck_assert(!a->kept_mass && !b->kept_mass);
-                for (uint32_t k = 0; k < a->kept_count; k++)
-                        ck_assert_msg(a->kept[k].run_count == b->kept[k].run_count &&
-                                              memcmp(a->kept[k].runs, b->kept[k].runs, a->kept[k].run_count * sizeof(*a->kept[k].runs)) == 0,
+                for (uint32_t k = 0; k < a->kept_count; k++) {
+                        const struct ckv_kept *x = &a->kept[k], *y = &b->kept[k];
+
+                        ck_assert_msg(x->run_count == y->run_count &&
+                                              memcmp(x->runs, y->runs, x->run_count * sizeof(*x->runs)) == 0,
                                       "job %" PRIu64 ", group %u, set %u: other rows kept", seed, i, k);
+                }
         }
 }
 
