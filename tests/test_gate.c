@@ -27,12 +27,15 @@ static void teardown(void) {
         core_deinit(&core);
 }
 
-/* exchange() - a ping of @from reaches the core, and its answer comes back */
+/* exchange() - a ping of @from reaches the core, and its answer comes back; others may leave meanwhile */
 static void exchange(void *from, uint64_t request_id) {
         struct ckv_record record, answer;
 
         client_send(from, ping(request_id));
-        core_recv_type(&core, CKV_RECORD_PING, &record, NULL);
+        do
+                core_recv(&core, &record, NULL);
+        while (record.head.type == CKV_RECORD_PONG || record.head.type == CKV_RECORD_GONE);
+        ck_assert_uint_eq(record.head.type, CKV_RECORD_PING);
         ck_assert_uint_eq(record.head.request_id, request_id);
         answer = core_answer(&core, &record, CKV_RECORD_RESULT);
         answer.body.result.answer = CKV_ANSWER_PONG;
@@ -378,30 +381,62 @@ START_TEST(ping_is_answered_and_reading_reported) {
 }
 END_TEST
 
-START_TEST(slow_reader_loses_only_its_own) {
+/* slow_client() - one whose library takes in no more than it must */
+static void *slow_client(void) {
         void *slow = client_new(&core, ZMQ_DEALER);
-        struct ckv_record request, answer;
-        static uint32_t words[32768];
-        int small = 1, got = 0;
-        Chunkkv__V1__Response *response;
+        int small = 1;
 
         (void)zmq_setsockopt(slow, ZMQ_RCVHWM, &small, sizeof(small));
         client_connect(&core, slow);
+        return slow;
+}
+
+/* long_answer() - 128 KiB for the sender of a request */
+static void long_answer(const struct ckv_record *request) {
+        static uint32_t words[32768];
+        const uint32_t count = sizeof(words) / sizeof(struct ckv_record_budget);
+        struct ckv_record answer = core_answer(&core, request, CKV_RECORD_RESULT);
+
+        answer.body.result.answer = CKV_ANSWER_STATUS;
+        answer.body.result.u.budgets.budget_count = count;
+        ck_assert(core_send(&core, &answer, words, count * (uint32_t)sizeof(struct ckv_record_budget)));
+}
+
+START_TEST(reader_that_stays_slow_is_shut_down) {
+        void *slow = slow_client();
+        struct ckv_record_stats stats = { 0 };
+        struct ckv_record request;
+        uint64_t end;
+
+        client_send(slow, ping(1));
+        core_recv_type(&core, CKV_RECORD_PING, &request, NULL);
+        for (end = ckv_now_nsec() + 20 * CKV_NSEC_PER_SEC; stats.dropped_peers == 0; core_ask_stats(&core, &stats)) {
+                ck_assert_uint_lt(ckv_now_nsec(), end);
+                long_answer(&request);
+                (void)poll(NULL, 0, 10);
+        }
+        /* that one and nobody else */
+        exchange(client, 2);
+        ck_assert_uint_eq(stats.dropped_peers, 1);
+        (void)zmq_close(slow);
+}
+END_TEST
+
+START_TEST(slow_reader_loses_only_its_own) {
+        void *slow = slow_client();
+        struct ckv_record_stats stats = { 0 };
+        struct ckv_record request;
+        int got = 0;
+        Chunkkv__V1__Response *response;
+
         client_send(slow, ping(1));
         core_recv_type(&core, CKV_RECORD_PING, &request, NULL);
         for (int i = 0; i < 200; i++) {
-                struct ckv_record pong;
-
-                answer = core_answer(&core, &request, CKV_RECORD_RESULT);
-                answer.body.result.answer = CKV_ANSWER_STATUS;
-                answer.body.result.u.budgets.budget_count = sizeof(words) / sizeof(struct ckv_record_budget);
-                ck_assert(core_send(&core, &answer, words,
-                                    (uint32_t)(sizeof(words) / sizeof(struct ckv_record_budget) *
-                                               sizeof(struct ckv_record_budget))));
-                ck_assert(core_send(&core, &(struct ckv_record){ .head = { .type = CKV_RECORD_GATE_PING } }, NULL, 0));
-                core_recv_type(&core, CKV_RECORD_PONG, &pong, NULL);
+                long_answer(&request);
+                core_ask_stats(&core, &stats);
         }
         exchange(client, 2);
+        ck_assert_uint_gt(stats.dropped_replies, 0);
         while ((response = client_recv(slow, 200))) {
                 got++;
                 chunkkv__v1__response__free_unpacked(response, NULL);
@@ -522,6 +557,7 @@ int main(void) {
         tcase_add_test(tcase, attachments_wait_for_the_ring);
         tcase_add_test(tcase, ping_is_answered_and_reading_reported);
         tcase_add_test(tcase, slow_reader_loses_only_its_own);
+        tcase_add_test(tcase, reader_that_stays_slow_is_shut_down);
         tcase_add_test(tcase, next_gate_on_the_same_socket);
         tcase_add_loop_test(tcase, malformed_record_ends_the_gate, 0, 10);
         tcase_add_test(tcase, end_of_the_pair_is_the_end);
