@@ -91,7 +91,8 @@ static enum ckv_code judge(int fd, uint32_t slots, uint32_t kept_bytes, struct c
         struct ckv_memfd_info info;
         int r;
 
-        if (slots < 1 || slots > CKV_MIN(CKV_LIMIT_CONTROL_SLOTS, SLOTS_MAX) || kept_bytes < CKV_CONTROL_KEPT_UNIT || kept_bytes % CKV_CONTROL_KEPT_UNIT)
+        if (slots < 1 || slots > CKV_MIN(CKV_LIMIT_CONTROL_SLOTS, SLOTS_MAX) || kept_bytes < CKV_CONTROL_KEPT_UNIT ||
+            kept_bytes % CKV_CONTROL_KEPT_UNIT)
                 return CKV_CODE_INVALID_ARGUMENT;
         /* no record says how long the file is, so it is asked first; only a sealed file can be trusted to stay so */
         r = ckv_memfd_check(fd, 0, &info);
@@ -200,7 +201,8 @@ int ckv_claim_take(struct ckv_claim *claim, struct ckv_control *control, uint32_
         control->owners[index] = owner;
         *claim = (struct ckv_claim){
                 .control = ckv_control_ref(control), .index = index, .page = slot_at(control, index),
-                .kept = control->base + control->kept_offset + (uint64_t)index * control->kept_bytes, .kept_bytes = control->kept_bytes,
+                .kept = control->base + control->kept_offset + (uint64_t)index * control->kept_bytes,
+                .kept_bytes = control->kept_bytes,
         };
         return 0;
 }

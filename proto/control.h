@@ -67,6 +67,7 @@ struct ckv_control_slot {
         uint32_t zero[9];               /*  92 */
 };
 
+/* ckv_control_word() - the word of a slot in its @use-th use and in @phase */
 static inline uint64_t ckv_control_word(uint32_t use, uint32_t phase) {
         return (uint64_t)use << 32 | phase;
 }

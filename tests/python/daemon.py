@@ -104,7 +104,8 @@ class Daemon:
         maps = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
         status = Path(f"/proc/{self.pid}/status").read_text()
         rss = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return Usage(len(os.listdir(f"/proc/{self.pid}/fd")), len(maps), sum("memfd:" in line and "memfd:chunkkv-control" not in line for line in maps),
+        memfds = [line for line in maps if "memfd:" in line and "memfd:chunkkv-control" not in line]
+        return Usage(len(os.listdir(f"/proc/{self.pid}/fd")), len(maps), len(memfds),
                      int(rss.split()[1]))
 
     def log(self) -> str:
