@@ -359,7 +359,7 @@ static const struct chunkkv_group_job big_group = {
 };
 
 static void sleep_usec(uint32_t usec) {
-        const struct timespec span = { .tv_nsec = (long)usec * 1000 };
+        const struct timespec span = { .tv_nsec = (long)usec * 1000 };     /* below a second */
 
         (void)nanosleep(&span, NULL);
 }
@@ -422,6 +422,77 @@ START_TEST(no_cache_is_torn_by_a_death) {
 }
 END_TEST
 
+struct worker {
+        struct chunkkv_client *client;
+        struct chunkkv_dense dense;
+        pthread_t thread;
+        bool stop;
+        uint32_t done, repaired, clean, torn;
+};
+
+/* Compresses its own cache again and again; what comes of it is counted, and checked by the main thread's rule. */
+static void *work(void *argument) {
+        struct worker *worker = argument;
+        const struct chunkkv_job job = { .cache_id = worker->dense.cache_id, .mode = CHUNKKV_MODE_IN_PLACE, .generation = 12,
+                .groups = &big_group, .group_count = 1 };
+
+        while (!__atomic_load_n(&worker->stop, __ATOMIC_RELAXED)) {
+                struct chunkkv_result *result;
+                struct chunkkv_error error;
+                int r;
+
+                big_fill(&worker->dense);
+                r = chunkkv_compress(worker->client, &job, 20000, &result, &error);
+                if (r == 0) {
+                        *(result->repaired ? &worker->repaired : &worker->done) += 1;
+                        worker->torn += !big_is(&worker->dense, true, ROWS / 2);
+                        result = chunkkv_result_free(result);
+                } else {
+                        worker->clean++;
+                        worker->torn += r != -EOWNERDEAD || error.cache != CHUNKKV_CACHE_CLEAN ||
+                                        !big_is(&worker->dense, false, ROWS);
+                }
+        }
+        return NULL;
+}
+
+/* Several threads, one connection: one of them finds the next daemon, and none loses its cache. */
+START_TEST(threads_survive_their_daemon) {
+        struct worker workers[3] = { 0 };
+        struct chunkkv_client *client;
+        struct chunkkv_error error;
+        uint32_t done = 0, lost = 0;
+
+        client = big_open(false, &workers[0].dense);
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++) {
+                workers[i].client = client;
+                if (i > 0)
+                        ck_assert_int_eq(chunkkv_dense_create(client, &workers[0].dense.shape, &workers[i].dense, &error), 0);
+                ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+        }
+        for (int i = 0; i < 8; i++) {
+                sleep_usec(150000 + 7000 * (uint32_t)i);
+                (void)kill(support_daemon.pid, SIGKILL);
+                support_daemon_again();
+        }
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++)
+                __atomic_store_n(&workers[i].stop, true, __ATOMIC_RELAXED);
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++) {
+                ck_assert_int_eq(pthread_join(workers[i].thread, NULL), 0);
+                ck_assert_uint_eq(workers[i].torn, 0);
+                done += workers[i].done + workers[i].repaired;
+                lost += workers[i].repaired + workers[i].clean;
+                printf("thread %zu: %u done, %u repaired, %u clean\n", i, workers[i].done, workers[i].repaired,
+                       workers[i].clean);
+        }
+        ck_assert_uint_gt(done, 0);
+        ck_assert_uint_gt(lost, 0);
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++)
+                chunkkv_dense_release(client, &workers[i].dense);
+        client = chunkkv_close(client);
+}
+END_TEST
+
 /* The same left to the next daemon. */
 START_TEST(a_daemon_repairs_on_demand) {
         uint32_t repaired = 0, state = 5;
@@ -462,7 +533,8 @@ int main(void) {
         const TTest *const tests[] = {
                 batches_are_those_of_the_daemon, batches_are_those_of_the_vectors, a_job_in_place_takes_a_slot_by_itself,
                 slots_of_refused_jobs_are_free_again, sizes_of_a_page, sets_that_may_not_fit_go_without_a_slot, hold_and_commit,
-                hold_and_cancel, a_hold_ends_with_its_daemon, no_cache_is_torn_by_a_death, a_daemon_repairs_on_demand,
+                hold_and_cancel, a_hold_ends_with_its_daemon, no_cache_is_torn_by_a_death,
+                threads_survive_their_daemon, a_daemon_repairs_on_demand,
         };
 
         return support_client_run("client_control", tests, CKV_ARRAY_SIZE(tests));

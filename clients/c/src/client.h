@@ -50,6 +50,7 @@ struct chunkkv_client {
         int side_fd;                    /* -1 = none, or closed by the daemon: it has ended the session */
         int core_pidfd;                 /* readable = the core is dead */
         bool dead;
+        bool reviving;                  /* a thread goes over to a new daemon, and may sleep in it: others wait */
         bool in_session;
         uint8_t boot_id[16], session_token[16];
         int64_t clock_offset_nsec;      /* added to our CLOCK_MONOTONIC it is the daemon's; 0 but in a time namespace */
@@ -70,6 +71,8 @@ struct chunkkv_client {
 /* Public functions hold the mutex: _locked_ struct chunkkv_client *held = ckv__lock(client) */
 static inline struct chunkkv_client *ckv__lock(struct chunkkv_client *client) {
         (void)pthread_mutex_lock(&client->mutex);
+        while (client->reviving)
+                (void)pthread_cond_wait(&client->news, &client->mutex);
         return client;
 }
 static inline void ckv__unlockp(struct chunkkv_client **client) {

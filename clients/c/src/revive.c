@@ -3,8 +3,7 @@
  * the next call that needs a daemon finds the old one dead, ends what still
  * waits for it, and goes on as soon as another serves the endpoint.
  *
- * The caller holds the mutex all the while, so whoever comes meanwhile waits
- * for the same daemon.
+ * Whoever comes meanwhile waits in ckv__lock() for the same daemon.
  */
 #include "clients/c/src/control.h"
 
@@ -94,14 +93,14 @@ int ckv__revive(struct chunkkv_client *client, uint64_t deadline_nsec, struct ch
 
         if (!ckv__core_is_dead(client))
                 return 0;
+        client->reviving = true;        /* from here on this thread lets go of the mutex now and then */
         end_waits(client);
-        /* another thread may have been here while this one let go of the mutex */
-        if (!client->dead)
-                return 0;
         settle(client);
         ckv__session_drop(client);
         r = again(client, deadline_nsec, ret_error);
         if (r == 0)
                 register_all(client, deadline_nsec);
+        client->reviving = false;
+        (void)pthread_cond_broadcast(&client->news);
         return r;
 }
