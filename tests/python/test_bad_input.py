@@ -382,20 +382,19 @@ def test_modes(bench: Bench, name: str, spoil: Callable[[pb.Compress], object], 
     test_compress(bench, name, spoil, codes, field)
 
 
-LATER: list[tuple[str, Callable[[pb.Compress], object], str]] = [
-    ("log-sum-exp", lambda m: m.queries.lse.CopyFrom(m.queries.data), Q + "lse"),
-    ("a set for each head", policy("heads", pb.HEADS_EACH), P + "heads"),
-    ("a scorer of keys", policy("scorer", pb.SCORER_KNORM), P + "scorer"),
+SLOTS: list[tuple[str, int, int, Code, str]] = [
+    ("a word that was not submitted", 1, 7, Code.CONFLICT, "compress.control_use"),
+    ("a slot that no page has", 9, 1, Code.OUT_OF_RANGE, "compress.control_slot"),
+    ("a use without a slot", 0, 1, Code.INVALID_ARGUMENT, "compress.control_use"),
 ]
 
 
-@pytest.mark.parametrize(("name", "ask", "field"), LATER, ids=[c[0] for c in LATER])
-def test_what_this_version_lacks_is_unsupported_by_name(bench: Bench, name: str, ask: Callable[[pb.Compress], object],
-                                                        field: str) -> None:
+@pytest.mark.parametrize(("name", "slot", "use", "code", "field"), SLOTS, ids=[c[0] for c in SLOTS])
+def test_slots(bench: Bench, name: str, slot: int, use: int, code: Code, field: str) -> None:
     body = pb.Compress()
     body.CopyFrom(bench.compress)
-    ask(body)
-    bench.expect(bench.raw.request(compress=body), (Code.UNSUPPORTED,), field)
+    body.control_slot, body.control_use = slot, use
+    bench.expect(bench.raw.request(compress=body), (code,), field)
 
 
 @pytest.mark.parametrize("where", ["key", "query"])
