@@ -39,7 +39,7 @@ static bool take(struct ckv_request *request, uint32_t layers, uint64_t heads, s
         if (floats->slice->size != heads * floats->head_bytes)
                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, floats->field, CKV_D_FLOATS_SIZE, heads * floats->head_bytes,
                                   layers, floats->slice->size);
-        if (ckv_request_use_region(request, region))
+        if (ckv_request_use_region(request, region) || ckv_request_pull(request, region, address, floats->slice->size))
                 return ckv_refuse(status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
         floats->address = address;
         return true;

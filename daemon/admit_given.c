@@ -10,6 +10,7 @@
 
 #include "base/macros.h"
 #include "daemon/daemon.h"
+#include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/region.h"
 #include "proto/runs.h"
@@ -126,6 +127,8 @@ static bool take_scores_out(struct ckv_request *request, const struct ckv_record
                 status->index[0] = (uint16_t)index;
                 return false;
         }
+        if (region->mapped->key.copied)
+                return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_SHM_OUTPUT, region->id, 0, 0);
         if (!region->writable)
                 return ckv_refuse_at(status, CKV_CODE_PERMISSION, CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_READ_ONLY, region->id, 0, 0);
         if (ckv_request_use_region(request, region))

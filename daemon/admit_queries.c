@@ -189,7 +189,7 @@ bool ckv_admit_queries(struct ckv_request *request, const struct ckv_compress_pa
         if ((uintptr_t)address % element)
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_QUERIES_DATA, CKV_D_UNALIGNED, element,
                                   body->queries.offset, 0);
-        if (ckv_request_use_region(request, region))
+        if (ckv_request_use_region(request, region) || ckv_request_pull(request, region, address, body->queries.size))
                 return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
         job->queries = (struct ckv_job_queries){
                 .dtype = (enum ckv_dtype)body->query_dtype, .rows = body->query_rows, .ring_start = body->query_ring_start,

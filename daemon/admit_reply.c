@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
+#include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/region.h"
 
@@ -154,6 +155,8 @@ bool ckv_admit_reply_slice(struct ckv_request *request, const struct ckv_record_
         if ((uintptr_t)request->reply_address % sizeof(uint32_t))
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_UNALIGNED, sizeof(uint32_t),
                                   body->reply_to.offset, 0);
+        if (region->mapped->key.copied)
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_COMPRESS_REPLY_TO, CKV_D_SHM_OUTPUT, region->id, 0, 0);
         if (!region->writable)
                 return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_COMPRESS_REPLY_TO, CKV_D_READ_ONLY, region->id, 0, 0);
         if (ckv_request_use_region(request, region))

@@ -55,7 +55,7 @@ void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_ses
         welcome->backend = 1;   /* BACKEND_CPU */
         memcpy(welcome->session_token, session->token, sizeof(welcome->session_token));
         welcome->now_ns = ckv_now_nsec();
-        welcome->capabilities = ckv_capabilities();
+        welcome->capabilities = ckv_capabilities(options);
         welcome->request_bytes = (uint32_t)options->request_bytes;
         welcome->reply_bytes = (uint32_t)options->reply_bytes;
         welcome->in_flight = (uint32_t)options->in_flight;

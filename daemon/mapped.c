@@ -10,6 +10,7 @@
  */
 #include "daemon/mapped.h"
 
+#include "base/checked.h"
 #include "base/guard.h"
 #include "base/macros.h"
 #include "daemon/closer.h"
@@ -19,6 +20,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 /* file_get() - the file, one use more. Return: NULL if out of memory. */
@@ -50,16 +52,38 @@ static void file_put(struct ckv_daemon *daemon, struct ckv_file *file) {
         free(file);
 }
 
+/* map_private() - memory to copy to, of which only what is touched exists. Return: 0 or -errno. */
+static int map_private(struct ckv_mapped *mapped) {
+        void *at = mmap(NULL, mapped->key.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (at == MAP_FAILED)
+                return -errno;
+        (void)madvise(at, mapped->key.size, MADV_DONTFORK);
+        (void)madvise(at, mapped->key.size, MADV_DONTDUMP);
+        mapped->mapping = (struct ckv_mapping){
+                .base = at, .size = mapped->key.size, .writable = mapped->key.writable,
+                .allocation = at, .allocation_bytes = mapped->key.size,
+        };
+        mapped->mirror.fd = mapped->fd;
+        mapped->mirror.offset = mapped->key.offset;
+        mapped->mirror.base = at;
+        mapped->mirror.size = mapped->key.size;
+        return 0;
+}
+
 /* map_charged() - charge, then map */
 static bool map_charged(struct ckv_session *session, struct ckv_mapped *mapped, struct ckv_record_status *status) {
+        /* a copy, and the pages that writing to a file with holes would make */
+        uint64_t bytes = mapped->key.copied && mapped->key.writable ? 2 * mapped->key.size : mapped->key.size;
         int r;
 
         if (ckv_charge_init(&mapped->file_charge, session->tenant, CKV_SLOT_FILES, 1))
                 return ckv_refuse_quota(status, session->tenant, CKV_SLOT_FILES, 1, CKV_F_NONE);
-        if (ckv_charge_init(&mapped->bytes_charge, session->tenant, CKV_SLOT_MAPPED_BYTES, mapped->key.size))
-                return ckv_refuse_quota(status, session->tenant, CKV_SLOT_MAPPED_BYTES, mapped->key.size, CKV_F_REGION_SIZE);
-        r = session->daemon->ops->map(session->daemon->backend, mapped->fd, mapped->key.offset, mapped->key.size,
-                                      mapped->key.writable, &mapped->mapping);
+        if (ckv_charge_init(&mapped->bytes_charge, session->tenant, CKV_SLOT_MAPPED_BYTES, bytes))
+                return ckv_refuse_quota(status, session->tenant, CKV_SLOT_MAPPED_BYTES, bytes, CKV_F_REGION_SIZE);
+        r = mapped->key.copied ? map_private(mapped)
+                               : session->daemon->ops->map(session->daemon->backend, mapped->fd, mapped->key.offset, mapped->key.size,
+                                                           mapped->key.writable, &mapped->mapping);
         if (r == -EACCES || r == -EPERM)
                 return ckv_refuse(status, CKV_CODE_PERMISSION, CKV_F_REGION_ACCESS, CKV_D_MAP_FAILED, (uint64_t)-r, 0, 0);
         if (r)
@@ -110,6 +134,7 @@ bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_
                     bool writable, struct ckv_record_status *ret_status, struct ckv_mapped **ret_mapped, bool *ret_shared) {
         struct ckv_mapped_key key = {
                 .dev = info->dev, .ino = info->ino, .offset = body->offset, .size = body->size, .writable = writable,
+                .copied = body->source == CKV_SOURCE_POSIX_SHM,
         };
         struct ckv_file *file, wanted = { .key = { info->dev, info->ino } };
         struct ckv_mapped *mapped;
@@ -139,8 +164,12 @@ bool ckv_mapped_lost(struct ckv_mapped *mapped) {
         ckv_assert_loop_thread();
         if (mapped->lost)
                 return true;
-        if (!ckv_guard_bad(mapped->mapping.guard) && fstat(mapped->fd, &st) == 0 &&
-            (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size)
+        if (mapped->key.copied) {
+                if (!atomic_load_explicit(&mapped->mirror.lost, memory_order_relaxed) && fstat(mapped->fd, &st) == 0 &&
+                    ckv_fits_u64(mapped->key.offset, mapped->key.size, (uint64_t)st.st_size))
+                        return false;
+        } else if (!ckv_guard_bad(mapped->mapping.guard) && fstat(mapped->fd, &st) == 0 &&
+                   (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size)
                 return false;
         /* the same memory, filled and registered again, is mapped anew */
         mapped->lost = true;

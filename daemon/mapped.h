@@ -9,6 +9,7 @@
 #include "daemon/tenant.h"
 #include "ipc/memfd.h"
 #include "kernels/backend.h"
+#include "kernels/mirror.h"
 #include "proto/records.h"
 
 #include <stdbool.h>
@@ -26,7 +27,7 @@ struct ckv_file {
 
 /* What makes two registrations the same memory. */
 struct ckv_mapped_key {
-        uint64_t dev, ino, offset, size, writable;
+        uint64_t dev, ino, offset, size, writable, copied;
 };
 
 struct ckv_mapped {
@@ -35,6 +36,7 @@ struct ckv_mapped {
         struct ckv_file *file;
         int fd;                         /* the memfd, kept to look at its allocated blocks before each commit */
         uint32_t uses;                  /* regions */
+        struct ckv_mirror mirror;       /* key.copied: the mapping is private memory, and this says what it is a copy of */
         bool lost;                      /* pages are gone, and it is in no table any more */
         struct ckv_mapping mapping;
         struct ckv_charge bytes_charge, file_charge;    /* MAPPED_BYTES and FILES, once */
@@ -42,7 +44,7 @@ struct ckv_mapped {
 };
 
 /**
- * ckv_mapped_get() - map a stretch of a memfd for a user, or find that it is
+ * ckv_mapped_get() - map a stretch of a file for a user, or find that it is; or make memory to copy it to (POSIX shm names)
  * @session: its user pays, once for each mapping; another user's memory is refused
  * @fd:      consumed, in any case
  * @info:    of ckv_memfd_check()

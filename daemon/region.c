@@ -17,6 +17,7 @@
 #include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/session.h"
+#include "daemon/shm_name.h"
 #include "ipc/memfd.h"
 
 #include <errno.h>
@@ -76,36 +77,46 @@ static struct ckv_region *region_new(struct ckv_session *session, int fd, const 
         return region;
 }
 
+/* take_memfd() - what was offered on the side socket; *ret_fd is the caller's */
+static bool take_memfd(struct ckv_session *session, const struct ckv_record_region *body, int *ret_fd,
+                       struct ckv_memfd_info *ret_info, struct ckv_record_status *status) {
+        uint64_t offered;
+        uint32_t kind;
+        int fd;
+
+        if (!session->side)
+                return ckv_refuse(status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_NO_SIDE_CONNECTION, 0, 0, 0);
+        if (!ckv_side_take(session->side, body->handle.memfd_token, &fd, &kind, &offered))
+                return ckv_refuse(status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_UNKNOWN_TOKEN, 0, 0, 0);
+        if (!check_memfd(fd, offered, ret_info, status)) {
+                ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
+                return false;
+        }
+        *ret_fd = fd;
+        return true;
+}
+
 bool ckv_region_register(struct ckv_session *session, const struct ckv_record *record, struct ckv_record_status *ret_status,
                          struct ckv_region **ret_region, bool *ret_shared) {
         const struct ckv_record_region *body = &record->body.region;
         struct ckv_memfd_info info;
         struct ckv_region *region;
-        uint32_t kind;
-        uint64_t offered;
-        int fd;
+        int fd = -1;
 
         ckv_assert_loop_thread();
         if (body->source == CKV_SOURCE_CUDA_IPC)
                 return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_CUDA_IPC, CKV_D_NOT_BUILT, 0, 0, 0);
         if (body->source == CKV_SOURCE_CUDA_VMM)
                 return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_VMM_TOKENS, CKV_D_NOT_BUILT, 0, 0, 0);
-        if (body->source != CKV_SOURCE_MEMFD)
-                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_POSIX_SHM, CKV_D_NOT_BUILT, 0, 0, 0);
         if (body->has_device_uuid)
                 return ckv_refuse(ret_status, CKV_CODE_DEVICE_MISMATCH, CKV_F_REGION_DEVICE_UUID, CKV_D_NOT_USED, 0, 0, 0);
         if (body->buffer_id)
                 return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_BUFFER_ID, CKV_D_NOT_BUILT, 0, 0, 0);
         if (body->access != ACCESS_READ && body->access != ACCESS_READ_WRITE)
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_REGION_ACCESS, CKV_D_ENUM, body->access, 0, 0);
-        if (!session->side)
-                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_NO_SIDE_CONNECTION, 0, 0, 0);
-        if (!ckv_side_take(session->side, body->handle.memfd_token, &fd, &kind, &offered))
-                return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_REGION_MEMFD_TOKEN, CKV_D_UNKNOWN_TOKEN, 0, 0, 0);
-        if (!check_memfd(fd, offered, &info, ret_status)) {
-                ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
+        if (body->source == CKV_SOURCE_POSIX_SHM ? !ckv_shm_name_open(session, body, &fd, &info, ret_status)
+                                                 : !take_memfd(session, body, &fd, &info, ret_status))
                 return false;
-        }
         if (body->size == 0 || !ckv_fits_u64(body->offset, body->size, info.size)) {
                 ckv_closer_close_received(session->tenant, CKV_CLOSER_MEMORY, fd);
                 return ckv_refuse(ret_status, CKV_CODE_OUT_OF_RANGE, CKV_F_REGION_SIZE, CKV_D_FILE_SIZE, info.size, body->size, 0);
@@ -174,6 +185,8 @@ bool ckv_region_read(struct ckv_region *region, const uint8_t *address, uint64_t
         /* before: a hole may read as zeros and be filled by that; after: it may have come meanwhile */
         bool intact = ckv_region_intact(region);
 
+        if (intact && region->mapped->key.copied)
+                intact = ckv_mirror_pull(&region->mapped->mirror, region->mapping.base + (address - region->mapping.base), bytes);
         if (intact)
                 memcpy(ret_bytes, address, bytes);
         if (!intact || !ckv_region_intact(region))

@@ -33,6 +33,12 @@ static bool recall_budgets(const struct ckv_request *request, struct ckv_record_
         return true;
 }
 
+/* is_mapped() - moves of memory that is copied have no steps, so none was counted that this job could go on from */
+static bool is_mapped(const struct ckv_request *request, struct ckv_record_status *status) {
+        return request->job->mirror_count == 0 ||
+               ckv_refuse(status, CKV_CODE_UNSUPPORTED, CKV_F_REPAIR_JOB, CKV_D_SHM_REPAIR, 0, 0, 0);
+}
+
 /* admit() - the job and its slot. Return: false with @status; nothing is written to cache or slot. */
 static bool admit(struct ckv_request *request, const struct ckv_record *record, const uint8_t *attachment, uint32_t bytes,
                   struct ckv_slot_copy *ret_copy, struct ckv_record_status *status) {
@@ -45,7 +51,7 @@ static bool admit(struct ckv_request *request, const struct ckv_record *record, 
         if (record->body.compress.mode != CKV_MODE_IN_PLACE)
                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_REPAIR_JOB, CKV_D_SLOT_MODE, 0, 0, 0);
         return ckv_slot_take(request, record->body.compress.control_slot, CKV_F_REPAIR_CONTROL_SLOT, status) &&
-               ckv_admit(request, record, job, bytes, status) &&
+               ckv_admit(request, record, job, bytes, status) && is_mapped(request, status) &&
                ckv_slot_read(request, repair->target_request_id, ret_copy, status) &&
                ckv_request_charge(request, bytes + 4 * (uint64_t)ret_copy->slot.kept_used, status) &&
                recall_budgets(request, status) && ckv_slot_adopt(request, (const void *)job, ret_copy, status);

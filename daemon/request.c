@@ -12,10 +12,22 @@
 #include "daemon/cache.h"
 #include "daemon/daemon.h"
 #include "daemon/engine.h"
+#include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/region.h"
 
 #include <errno.h>
+
+/* add_mirror() - memory that is copied. Return: 0 or -ENOMEM. */
+static int add_mirror(struct ckv_job *job, struct ckv_mirror *mirror) {
+        struct ckv_mirror **more = realloc(job->mirrors, (job->mirror_count + 1) * sizeof(struct ckv_mirror *));
+
+        if (!more)
+                return -ENOMEM;
+        job->mirrors = more;
+        job->mirrors[job->mirror_count++] = mirror;
+        return 0;
+}
 
 int ckv_request_use_region(struct ckv_request *request, struct ckv_region *region) {
         struct ckv_region **more;
@@ -30,6 +42,20 @@ int ckv_request_use_region(struct ckv_request *request, struct ckv_region *regio
         request->regions = more;
         request->regions[request->region_count++] = region;
         region->request_uses++;
+        return region->mapped->key.copied ? add_mirror(request->job, &region->mapped->mirror) : 0;
+}
+
+int ckv_request_pull(struct ckv_request *request, struct ckv_region *region, uint8_t *address, uint64_t bytes) {
+        struct ckv_job *job = request->job;
+        struct ckv_mirror_span *more;
+
+        if (!region->mapped->key.copied)
+                return 0;
+        more = realloc(job->spans, (job->span_count + 1) * sizeof(*more));
+        if (!more)
+                return -ENOMEM;
+        job->spans = more;
+        job->spans[job->span_count++] = (struct ckv_mirror_span){ &region->mapped->mirror, address, bytes };
         return 0;
 }
 

@@ -100,6 +100,9 @@ struct ckv_request *ckv_request_free(struct ckv_request *request);
 /* ckv_request_use_region() - count one use of a region until the request ends; twice is fine. Return: 0 or -ENOMEM. */
 int ckv_request_use_region(struct ckv_request *request, struct ckv_region *region);
 
+/* ckv_request_pull() - bytes of a region in use that the job reads beside its rows, if they must be copied. Return: 0 or -ENOMEM. */
+int ckv_request_pull(struct ckv_request *request, struct ckv_region *region, uint8_t *address, uint64_t bytes);
+
 /* ckv_request_intact() - are the pages of all regions in use still there? Return: false with @ret_status REGION_LOST. */
 bool ckv_request_intact(const struct ckv_request *request, struct ckv_record_status *ret_status);
 

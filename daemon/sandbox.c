@@ -99,10 +99,12 @@ static int restrict_files(const struct ckv_options *options) {
                 { "/proc", CKV_LANDLOCK_READ | CKV_LANDLOCK_WRITE },
                 { "/sys/fs/cgroup", CKV_LANDLOCK_READ },
                 { "/sys/devices/system", CKV_LANDLOCK_READ },
+                /* last: only where names are taken */
+                { "/dev/shm", CKV_LANDLOCK_READ | CKV_LANDLOCK_WRITE },
         };
 
         /* not the abstract sockets: the service manager may listen on one */
-        return ckv_landlock_restrict(paths, CKV_ARRAY_SIZE(paths), CKV_LANDLOCK_SIGNALS);
+        return ckv_landlock_restrict(paths, CKV_ARRAY_SIZE(paths) - (options->posix_shm ? 0 : 1), CKV_LANDLOCK_SIGNALS);
 }
 
 int ckv_sandbox_enter(const struct ckv_options *options) {

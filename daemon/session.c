@@ -25,27 +25,29 @@
 
 /* Capability numbers of chunkkv.proto that this build has. */
 enum {
-        CAP_MEMFD = 3, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
+        CAP_MEMFD = 3, CAP_POSIX_SHM = 4, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
         CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11, CAP_LSE = 12,
 };
 
-uint64_t ckv_capabilities(void) {
+uint64_t ckv_capabilities(const struct ckv_options *options) {
         static const uint8_t built[] = { CAP_MEMFD, CAP_CONTROL_PAGE, CAP_HOLD, CAP_COPY_OUT, CAP_REPAIR, CAP_TABLE_IN_REGION,
                                          CAP_REPLY_IN_REGION, CAP_SCORES, CAP_LSE };
         uint64_t bits = 0;
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(built); i++)
                 bits |= UINT64_C(1) << built[i];
+        if (options->posix_shm)
+                bits |= UINT64_C(1) << CAP_POSIX_SHM;
         return bits;
 }
 
-static bool check_hello(const struct ckv_record_hello *hello, struct ckv_record_status *status) {
+static bool check_hello(const struct ckv_options *options, const struct ckv_record_hello *hello, struct ckv_record_status *status) {
         if (hello->minor_min > 0)
                 return ckv_refuse(status, CKV_CODE_UNSUPPORTED_VERSION, CKV_F_HELLO_MINOR, CKV_D_NO_MINOR, 0, 0, 0);
         if (hello->needs_count > CKV_ARRAY_SIZE(hello->needs))
                 return ckv_refuse(status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_INTERNAL, 0, 0, 0);
         for (uint32_t i = 0; i < hello->needs_count; i++)
-                if (hello->needs[i] >= 64 || !(ckv_capabilities() >> hello->needs[i] & 1))
+                if (hello->needs[i] >= 64 || !(ckv_capabilities(options) >> hello->needs[i] & 1))
                         return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_HELLO_NEEDS, i, 0, CKV_D_NO_CAPABILITY,
                                              hello->needs[i], 0, 0);
         return true;
@@ -145,7 +147,7 @@ bool ckv_session_hello(struct ckv_endpoint *endpoint, const struct ckv_record *r
                 ckv_breach_stranger(endpoint, record->head.uid, record->head.gid, record->head.pid);
                 return ckv_refuse(ret_status, CKV_CODE_PERMISSION, CKV_F_NONE, CKV_D_STRANGER, record->head.uid, record->head.gid, 0);
         }
-        if (!check_hello(hello, ret_status))
+        if (!check_hello(endpoint->daemon->options, hello, ret_status))
                 return false;
         if (hello->has_attach_token) {
                 const struct ckv_peer *peer;

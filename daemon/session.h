@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
+struct ckv_options;
 struct ckv_cache;
 struct ckv_endpoint;
 struct ckv_region;
@@ -83,6 +84,6 @@ void ckv_session_end(struct ckv_session *session);
 void ckv_session_settle(struct ckv_session *session);
 
 /* ckv_capabilities() - bit n = Capability n of chunkkv.proto */
-uint64_t ckv_capabilities(void);
+uint64_t ckv_capabilities(const struct ckv_options *options);
 
 #endif

@@ -63,7 +63,8 @@ bool ckv_request_claim(struct ckv_request *request, const struct ckv_record_comp
 
 /* has_steps() - can the move be finished by somebody else? */
 static bool has_steps(const struct ckv_request *request) {
-        return request->claim.control && request->mode == CKV_MODE_IN_PLACE && !request->single_pass;
+        /* rows that are pushed after the move are not where they belong when their step is counted */
+        return request->claim.control && request->mode == CKV_MODE_IN_PLACE && !request->single_pass && request->job->mirror_count == 0;
 }
 
 bool ckv_request_stores_sets(const struct ckv_request *request) {

@@ -90,6 +90,7 @@ static void finish(struct ckv_backend *backend, struct ckv_job *job) {
 
 /* First slice of a stage: the state that is stepped. Return: false if there is none, and the job has its outcome. */
 static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now) {
+        job->walk = (struct ckv_mirror_walk){ 0 };
         if (job->stage == CKV_STAGE_PLAN) {
                 job->started_nsec = now;
                 job->backend_state = ckv__cpu_plan_new(job);
@@ -97,9 +98,11 @@ static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now
                         job->outcome = CKV_JOB_NO_MEMORY;
         } else {
                 job->backend_state = ckv__cpu_move_new(job);
-                if (!job->backend_state)
+                if (!job->backend_state) {
                         /* the decision to move has been made: do it in one go rather than not at all */
                         ckv_ref_run_move(job);
+                        (void)ckv_mirrors_step(job, UINT64_MAX);
+                }
                 job->outcome = CKV_JOB_OK;
         }
         if (!job->backend_state)
@@ -111,8 +114,8 @@ static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now
 
 static bool step(struct ckv_backend *backend, struct ckv_job *job, uint64_t until) {
         if (job->stage == CKV_STAGE_PLAN)
-                return ckv__cpu_plan_step(job->backend_state, backend->pool, backend->kernel, until);
-        return ckv__cpu_move_step(job->backend_state, backend->pool, until);
+                return ckv_mirrors_step(job, until) && ckv__cpu_plan_step(job->backend_state, backend->pool, backend->kernel, until);
+        return ckv__cpu_move_step(job->backend_state, backend->pool, until) && ckv_mirrors_step(job, until);
 }
 
 static void run_slice(struct ckv_backend *backend, struct ckv_job *job) {

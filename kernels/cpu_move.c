@@ -71,20 +71,12 @@ struct ckv_cpu_move {
         struct column columns[ON_THE_WAY];
 };
 
-/* Distance and number of tokens that lie evenly from @token on: a tile, or everything if tiles follow each other so. */
-static uint32_t even_tokens(const struct ckv_axis *axis, uint32_t token, uint64_t *ret_stride) {
-        *ret_stride = axis->tile == 1 ? axis->outer : axis->inner;
-        if (axis->tile == 1 || axis->outer == axis->tile * axis->inner)
-                return UINT32_MAX;
-        return axis->tile - token % axis->tile;
-}
-
 /* From @row of a table on, at most @most rows. */
 static struct stretch stretch_at(const struct column *column, const struct ckv_row_table *table, uint32_t row, uint32_t most) {
         struct stretch stretch = { .base = ckv_plane_row(column->plane, table, row, column->head), .rows = 1 };
         uint32_t per_block = table->tokens_per_block;
         uint32_t token = (table->by_token ? table->entries[row] : row) % per_block;
-        uint32_t even = even_tokens(&column->plane->token, token, &stretch.stride);
+        uint32_t even = ckv_axis_even(&column->plane->token, token, &stretch.stride);
 
         most = CKV_MIN(CKV_MIN(most, even), per_block - token);
         if (!table->by_token)
@@ -147,22 +139,9 @@ static void column_item(void *context, uint32_t item, float *scratch) {
         CKV_POINT(step_column);
 }
 
-/* Dimensions that lie next to one another in memory */
-static uint32_t adjacent_dims(const struct ckv_plane *plane) {
-        if (ckv_plane_dims_adjacent(plane))
-                return plane->dims;
-        return plane->dim.tile > 1 && plane->dim.inner == ckv_dtype_bytes(plane->dtype) ? plane->dim.tile : 1;
-}
-
-/* Is a row with all its heads one stretch of bytes? */
-static bool heads_adjacent(const struct ckv_plane *plane, uint32_t heads) {
-        return ckv_plane_dims_adjacent(plane) &&
-               (heads == 1 || plane->head_stride == (uint64_t)plane->dims * ckv_dtype_bytes(plane->dtype));
-}
-
 static struct column column_of(const struct ckv_job_group *group, const struct ckv_plane *plane, bool whole, uint32_t head,
                                const struct ckv_kept *kept, const struct ckv_batch *batch) {
-        uint32_t dims = adjacent_dims(plane), bytes = ckv_dtype_bytes(plane->dtype), heads = whole ? group->kv_heads : 1;
+        uint32_t dims = ckv_plane_adjacent_dims(plane), bytes = ckv_dtype_bytes(plane->dtype), heads = whole ? group->kv_heads : 1;
 
         return (struct column){
                 .plane = plane, .from_table = &group->table, .head = head, .kept = kept,
@@ -185,7 +164,7 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
 
                         for (; move->plane < 2; move->plane++, move->head = 0) {
                                 const struct ckv_plane *plane = move->plane == 0 ? &layer->k : &layer->v;
-                                bool whole = group->kept_heads == 1 && heads_adjacent(plane, group->kv_heads);
+                                bool whole = group->kept_heads == 1 && ckv_plane_heads_adjacent(plane, group->kv_heads);
 
                                 while (plane->base && move->head < (whole ? 1 : group->kv_heads)) {
                                         uint32_t head = move->head++;

@@ -50,6 +50,8 @@ struct ckv_job *ckv_job_free(struct ckv_job *job) {
                 free_const(group->selection.spans);
                 free_const(group->selection.chunk_lengths);
         }
+        free(job->mirrors);
+        free(job->spans);
         free(job->groups);
         free(job);
         return NULL;

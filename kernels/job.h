@@ -14,6 +14,7 @@
 #define CKV_KERNELS_JOB_H
 
 #include "kernels/layout.h"
+#include "kernels/mirror.h"
 #include "kernels/policy.h"
 #include "kernels/select.h"
 
@@ -120,7 +121,11 @@ struct ckv_job {
         struct ckv_job_group *groups;          /* [group_count] */
         uint32_t group_count;
         struct ckv_job_queries queries;
-        struct ckv_job_steps steps;            /* set between the stages */
+        struct ckv_job_steps steps;            /* set between the stages; not used where there are mirrors */
+        struct ckv_mirror **mirrors;           /* [mirror_count] borrowed: what planes may lie in that is not mapped; array owned */
+        uint32_t mirror_count;
+        struct ckv_mirror_span *spans;         /* [span_count] of mirrors, to be there before the first slice: queries and the like; owned */
+        uint32_t span_count;
 
         /* written by the backend, read after reap */
         enum ckv_job_outcome outcome;
@@ -133,6 +138,7 @@ struct ckv_job {
         uint64_t charged_nsec;                 /* of the daemon: what of device_nsec its user has been charged for */
 
         void *backend_state;                   /* of the backend, while it holds the job */
+        struct ckv_mirror_walk walk;           /* of the backend: what of the mirrors has been copied */
         int64_t turn_nsec;                     /* of the backend: device time that is left of its key's turn; below 0: a debt */
         bool turn_had, turn_lent;              /* of the backend: the key has had a slice since it came; it came first in line */
 };

@@ -80,4 +80,25 @@ static inline bool ckv_plane_dims_adjacent(const struct ckv_plane *plane) {
         return plane->dim.inner == bytes && (plane->dims <= plane->dim.tile || plane->dim.outer == plane->dim.tile * bytes);
 }
 
+/* ckv_plane_adjacent_dims() - dimensions that lie next to one another in memory: all of a row, or a tile of it, or one */
+static inline uint32_t ckv_plane_adjacent_dims(const struct ckv_plane *plane) {
+        if (ckv_plane_dims_adjacent(plane))
+                return plane->dims;
+        return plane->dim.tile > 1 && plane->dim.inner == ckv_dtype_bytes(plane->dtype) ? plane->dim.tile : 1;
+}
+
+/* ckv_plane_heads_adjacent() - is a row with all its heads one stretch of bytes? */
+static inline bool ckv_plane_heads_adjacent(const struct ckv_plane *plane, uint32_t heads) {
+        return ckv_plane_dims_adjacent(plane) &&
+               (heads == 1 || plane->head_stride == (uint64_t)plane->dims * ckv_dtype_bytes(plane->dtype));
+}
+
+/* ckv_axis_even() - distance and number of indices that lie evenly from @i on: a tile, or all if tiles follow each other so */
+static inline uint32_t ckv_axis_even(const struct ckv_axis *axis, uint32_t i, uint64_t *ret_stride) {
+        *ret_stride = axis->tile == 1 ? axis->outer : axis->inner;
+        if (axis->tile == 1 || axis->outer == axis->tile * axis->inner)
+                return UINT32_MAX;
+        return axis->tile - i % axis->tile;
+}
+
 #endif

@@ -1,5 +1,5 @@
 kernels_SOURCES := kernels/policy.c kernels/policy_rules.c kernels/budget.c kernels/units.c kernels/select.c kernels/select_entropy.c kernels/kept.c kernels/sets.c kernels/steps.c \
-        kernels/job.c kernels/scores.c kernels/reference_math.c kernels/reference_score.c kernels/reference_block.c \
+        kernels/job.c kernels/mirror.c kernels/scores.c kernels/reference_math.c kernels/reference_score.c kernels/reference_block.c \
         kernels/reference_drop.c kernels/reference_keys.c kernels/reference.c kernels/reference_job.c \
         kernels/reference_move.c
 

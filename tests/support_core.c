@@ -56,7 +56,8 @@ void ckv_session_settle(struct ckv_session *session) {
         (void)session;
 }
 
-uint64_t ckv_capabilities(void) {
+uint64_t ckv_capabilities(const struct ckv_options *options) {
+        (void)options;
         return 0;
 }
 

@@ -148,8 +148,11 @@ class Client:
         size = whole("register_region.size", total - offset if size is None else size, 0, MOST_64)
         with self._lock:
             until = self._link.until(timeout)
-            body = pb.RegisterRegion(memfd_token=self._link.offer(fd, total), offset=offset, size=size,
-                                     access=int(access))  # type: ignore[arg-type]
+            body = pb.RegisterRegion(offset=offset, size=size, access=int(access))  # type: ignore[arg-type]
+            if isinstance(memory, SharedMemory) and memory.name is not None:
+                body.posix_shm = memory.name
+            else:
+                body.memfd_token = self._link.offer(fd, total)
             reply = self._link.ask(pb.Request(register_region=body), until).region_registered
             region = Region(reply.region_id, size, access, reply.shared, address,
                             memory if isinstance(memory, SharedMemory) else None, self.session.number, offset)

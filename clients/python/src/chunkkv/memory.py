@@ -6,9 +6,11 @@ is also sealed against future writable mappings, after our own is made: the daem
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
+import secrets
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -21,8 +23,16 @@ from .checks import whole
 from .dtypes import element_type, storage
 
 _F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h; Python 3.11 does not name it
+_SHM = "/dev/shm"
 MOST_BYTES = 1 << 46  # of one region
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+def _let_go(fd: int, name: str | None) -> None:
+    os.close(fd)
+    if name is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_SHM + name)
 
 
 def _is_torch_type(dtype: Any) -> bool:
@@ -30,14 +40,15 @@ def _is_torch_type(dtype: Any) -> bool:
 
 
 class SharedMemory:
-    """A sealed memfd and this process's mapping of it.
+    """A sealed memfd, or a file with a POSIX shm name, and this process's mapping of it.
 
     Views stay valid as long as they are referenced, also after close(): they keep the mapping alive.
     """
 
-    def __init__(self, fd: int, size: int, read_only: bool, mapping: mmap.mmap) -> None:
+    def __init__(self, fd: int, size: int, read_only: bool, mapping: mmap.mmap, name: str | None = None) -> None:
         self._fd = fd
-        self._finalizer = weakref.finalize(self, os.close, fd)
+        self._finalizer = weakref.finalize(self, _let_go, fd, name)
+        self._name = name
         self._size = size
         self._read_only = read_only
         self._mapping: mmap.mmap | None = mapping
@@ -65,6 +76,30 @@ class SharedMemory:
             os.close(fd)
             raise
         return cls(fd, size, read_only, mapping)
+
+    @classmethod
+    def named(cls, size: int) -> SharedMemory:
+        """Memory of at least `size` bytes under a POSIX shm name, for daemons that allow it (`--posix-shm on`).
+
+        Nothing seals it, so the daemon copies it to and fro instead of mapping it, and a move in place that is cut
+        off cannot be repaired.  Take allocate() wherever a descriptor can be sent.  The name goes with close().
+        """
+        size = whole("size", size, 1, MOST_BYTES)
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        name = f"/chunkkv-{os.geteuid()}-{secrets.token_hex(16)}"
+        fd = os.open(_SHM + name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            mapping = mmap.mmap(fd, size)
+        except BaseException:
+            _let_go(fd, name)
+            raise
+        return cls(fd, size, False, mapping, name)
+
+    @property
+    def name(self) -> str | None:
+        """Its POSIX shm name, None for a memfd."""
+        return self._name
 
     def fileno(self) -> int:
         """The memfd; it stays owned by this object."""
