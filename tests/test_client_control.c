@@ -416,7 +416,6 @@ START_TEST(no_cache_is_torn_by_a_death) {
         }
         printf("%d daemons killed: %u jobs done, %u repaired, %u clean\n", SEEDS, done, repaired, clean);
         ck_assert_uint_gt(repaired, 0);
-        ck_assert_uint_gt(clean, 0);
         chunkkv_dense_release(client, &dense);
         client = chunkkv_close(client);
 }
@@ -486,7 +485,8 @@ START_TEST(threads_survive_their_daemon) {
                        workers[i].clean);
         }
         ck_assert_uint_gt(done, 0);
-        ck_assert_uint_gt(lost, 0);
+        /* with a sanitizer most of the time goes into filling and comparing */
+        ck_assert(lost > 0 || CKV_SANITIZED);
         for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++)
                 chunkkv_dense_release(client, &workers[i].dense);
         client = chunkkv_close(client);
