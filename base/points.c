@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct order {
         enum ckv_point point;           /* _CKV_POINTS: no order */
@@ -74,6 +75,7 @@ void ckv_point_pass(enum ckv_point point) {
                 struct timespec left = { .tv_sec = stall_at.msec / 1000, .tv_nsec = stall_at.msec % 1000 * 1000000L };
                 int error = errno;
 
+                (void)!write(STDERR_FILENO, "stalled\n", 8);
                 while (nanosleep(&left, &left) < 0 && errno == EINTR)
                         ;
                 errno = error;

@@ -4,9 +4,12 @@
  * only at random moments.
  *
  *   CHUNKKVD_KILL_AT=name:count         SIGKILL when the point is passed for the count-th time
- *   CHUNKKVD_STALL_AT=name:count:msec   that passing takes msec longer; other threads go on
+ *   CHUNKKVD_STALL_AT=name:count:msec   that passing takes msec longer; other threads go on.
+ *                                       "stalled" is written to stderr first, so that a test can
+ *                                       kill another process while this one is there
  *
- * Each process counts for itself.  The table is base/points.def.  Without
+ * Each process counts for itself; of the gates only the first that a daemon
+ * starts is told (daemon/gate_spawn.c).  The table is base/points.def.  Without
  * -DCKV_POINTS (make POINTS=1) a point is no code at all, but its name is still
  * checked.
  */

@@ -38,7 +38,13 @@ static_assert((int)FD_ABOVE > (int)CKV_GATE_FD_RING_TO_GATE, "copies lie above t
 static const char *const environment_names[] = {
         "JOURNAL_STREAM", "CHUNKKVD_TRACE", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS",
 };
+#ifdef CKV_POINTS
+/* What tests of faults say to a gate (base/points.h): to the first one only, as the next has to do well. */
+static const char *const first_environment_names[] = { "CHUNKKVD_KILL_AT", "CHUNKKVD_STALL_AT", "CHUNKKVD_FAULT", "LD_PRELOAD" };
+enum { ENVIRONMENT_N = CKV_ARRAY_SIZE(environment_names) + CKV_ARRAY_SIZE(first_environment_names) };
+#else
 enum { ENVIRONMENT_N = CKV_ARRAY_SIZE(environment_names) };
+#endif
 
 int ckv_gate_path_find(const char *option, char **ret_path) {
         _cleanup_free_ char *beside = NULL, *installed = NULL;
@@ -69,25 +75,38 @@ int ckv_gate_path_find(const char *option, char **ret_path) {
         return 0;
 }
 
-/* environment_make() - "NAME=value" of what is passed on; strings are freed by environment_free() */
-static int environment_make(char *ret_environment[static ENVIRONMENT_N + 2]) {
-        size_t n = 0;
+/* environment_add() - "NAME=value" of those of @names that are set, behind what there is */
+static int environment_add(char **environment, const char *const *names, size_t count) {
+        while (*environment)
+                environment++;
+        for (size_t i = 0; i < count; i++) {
+                const char *value = getenv(names[i]);
 
-        ret_environment[n] = strdup("MALLOC_ARENA_MAX=1");
-        if (!ret_environment[n++])
-                return ckv_error_origin(-ENOMEM);
-        for (size_t i = 0; i < ENVIRONMENT_N; i++) {
-                const char *value = getenv(environment_names[i]);
-
-                if (!value)
-                        continue;
-                if (asprintf(&ret_environment[n], "%s=%s", environment_names[i], value) < 0) {
-                        ret_environment[n] = NULL;
+                if (value && asprintf(environment, "%s=%s", names[i], value) < 0) {
+                        *environment = NULL;
                         return ckv_error_origin(-ENOMEM);
                 }
-                n++;
+                environment += value != NULL;
         }
         return 0;
+}
+
+/* environment_make() - what is passed on, up to a NULL that is there; strings are freed by environment_free() */
+static int environment_make(char *ret_environment[static ENVIRONMENT_N + 2]) {
+        int r;
+
+        ret_environment[0] = strdup("MALLOC_ARENA_MAX=1");
+        if (!ret_environment[0])
+                return ckv_error_origin(-ENOMEM);
+        r = environment_add(ret_environment, environment_names, CKV_ARRAY_SIZE(environment_names));
+#ifdef CKV_POINTS
+        static bool told;
+
+        if (!r && !told)
+                r = environment_add(ret_environment, first_environment_names, CKV_ARRAY_SIZE(first_environment_names));
+        told = true;
+#endif
+        return r;
 }
 
 static void environment_free(char *environment[static ENVIRONMENT_N + 2]) {

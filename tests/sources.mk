@@ -255,3 +255,9 @@ $(1)_LIBS := kernels proto ipc base
 $(1)_LDLIBS := $$(CHECK_LDLIBS) -lsystemd
 endef
 $(foreach t,$(CONTROL_TESTS),$(eval $(call control_test,$(t))))
+
+# calls of the C library that fail, preloaded into daemons of the Python tests (tests/python/faults.py)
+$(O)/fault.so: tests/fault.c $(STAMP)
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(filter-out -Wpedantic -fvisibility=hidden -fsanitize=%,$(CKV_CFLAGS)) -Wno-pedantic -shared -o $@ $<

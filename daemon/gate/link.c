@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/macros.h"
+#include "base/points.h"
 #include "ipc/seqpacket.h"
 
 #include <errno.h>
@@ -127,6 +128,7 @@ int ckv_link_flush(struct ckv_link *link) {
                 r = send_staged(link);
                 if (r)
                         return r;
+                CKV_POINT(gate_sent);
                 link->staged_due = false;
         }
         while (link->gone_count > 0) {

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/macros.h"
+#include "base/points.h"
 #include "daemon/gate/decode.h"
 #include "daemon/gate/encode.h"
 #include "proto/access.h"
@@ -107,6 +108,7 @@ static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) 
         size_t bytes = zmq_msg_size(&incoming->body);
         uint32_t gone;
 
+        CKV_POINT(gate_message);
         connection =
                 ckv_connections_touch(&gate->connections, incoming->id, incoming->id_bytes, &incoming->address, &gone);
         if (!connection)
@@ -132,6 +134,7 @@ static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) 
         head->uid = incoming->address.uid;
         head->gid = incoming->address.gid;
         head->pid = incoming->address.pid;
+        CKV_POINT(gate_decoded);
         ckv_link_submit(&gate->link);
         return 0;
 }
@@ -164,13 +167,17 @@ static int handle_answer(struct ckv_gate *gate, const struct ckv_record *record,
         size_t bytes;
         int r;
 
+        CKV_POINT(gate_answer);
         r = ckv_encode_answer(record, attachment, gate->limits.reply_bytes, &reply, &bytes);
         if (r)
                 return r > 0 ? CKV_LINK_E_MALFORMED : ckv_error_trace(r);
         /* it left since the request; the core keeps the answer for when it comes back */
         if (!connection)
                 return 0;
-        return ckv_error_trace(send_reply(gate, connection, reply, bytes));
+        CKV_POINT(gate_encoded);
+        r = send_reply(gate, connection, reply, bytes);
+        CKV_POINT(gate_replied);
+        return ckv_error_trace(r);
 }
 
 /* drop_slow() - shut down who does not read: what waits for it takes memory of the gate, and its answers are stored by the core */
