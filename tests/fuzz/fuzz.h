@@ -62,4 +62,21 @@ static inline uint32_t fuzz_u32(struct fuzz_input *input) {
         return value;
 }
 
+/* fuzz_patch() - a few numbers somewhere in @bytes[size], as the input says: of any width, often such as lie at a border */
+static inline void fuzz_patch(struct fuzz_input *input, void *bytes, size_t size) {
+        static const uint64_t borders[] = { 0, 1, 2, 3, 7, 8, 0x7f, 0x80, 0xff, 0xffff, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX };
+
+        for (uint8_t count = fuzz_u8(input) % 6; count > 0; count--) {
+                size_t at = fuzz_u16(input) % size, width = (size_t)1 << fuzz_u8(input) % 4;
+                uint8_t kind = fuzz_u8(input);
+                uint64_t value = borders[kind % (sizeof(borders) / sizeof(borders[0]))];
+
+                if (kind >= 128)
+                        fuzz_take(input, &value, width);
+                at -= at % width;
+                if (at + width <= size)
+                        memcpy((uint8_t *)bytes + at, &value, width);
+        }
+}
+
 #endif

@@ -115,6 +115,39 @@ def safetensors(header: dict, data: bytes) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
+def patch(*changes: tuple[int, int, int]) -> bytes:
+    """What fuzz_patch() of fuzz.h reads: (offset, width, value) of each change."""
+    widths = {1: 0, 2: 1, 4: 2, 8: 3}
+    out = bytes([len(changes)])
+    for offset, width, value in changes:
+        out += struct.pack("<HBB", offset, widths[width], 255) + value.to_bytes(width, "little")
+    return out
+
+
+def core(
+    rows: int = 100, body: bytes = b"\0", policy: bytes = b"\0", group: bytes = b"\0", page: bool = False
+) -> bytes:
+    """An honest job of fuzz_core.c: one group, or two that are alike, with a policy each."""
+    groups = (b"\0" + group) * 2
+    policies = (b"\x01" + policy) * 2
+    return bytes([rows - 1]) + body + groups + policies + b"\x01" + bytes([page])
+
+
+def core_seeds() -> dict[str, bytes]:
+    """Every mode, scorer, selector and profile once; offsets are those of proto/records.h."""
+    mode, hold, reply_form, single_pass = 4, 5, 6, 7
+    in_place = (mode, 1, 2)
+    seeds = {f"scorer_{n}": core(policy=patch((1, 1, n))) for n in range(9)}
+    seeds |= {f"selector_{n}": core(policy=patch((2, 1, n), (9, 1, 2))) for n in range(8)}
+    seeds |= {f"profile_{n}": core(policy=patch((0, 1, n))) for n in range(5)}
+    seeds |= {f"mode_{n}": core(body=patch((mode, 1, n)), page=True) for n in range(1, 4)}
+    seeds["hold"] = core(body=patch(in_place, (hold, 1, 1)), page=True)
+    seeds["in_slot"] = core(body=patch(in_place, (reply_form, 1, 3)), page=True)
+    seeds["single_pass"] = core(body=patch(in_place, (single_pass, 1, 1)), page=True)
+    seeds["each"] = core(body=patch(in_place), policy=patch((2, 1, 3), (5, 1, 3)), page=True)
+    return seeds
+
+
 def main(corpus: Path) -> None:
     """Write the files."""
 
@@ -156,6 +189,16 @@ def main(corpus: Path) -> None:
     write("channel", "attachment", b"\x02" + two + answers)
     write("channel", "outside", b"\x01" + struct.pack("<BIIBB", 9, (4 << 20) - 8, 4096, 0, 0))
     write("channel", "short", b"\x01" + struct.pack("<BIIBBH", 2, 0, 0, 0, 1, 100))
+
+    # fuzz_core.c, fuzz_repair.c: nothing changed; fuzz_side.c: descriptor, type and changes of each record
+    for name, content in core_seeds().items():
+        write("core", name, content)
+    write("repair", "untouched", b"")
+    write("repair", "phase", patch((0, 4, 5)))
+    write("repair", "steps_done", patch((72, 4, 3)))
+    attach, offer = b"\0\x01\0", b"\x01\x03\0"
+    write("side", "attach_offer", attach + offer + b"\0\x05\0" + offer)
+    write("side", "page", b"\x03\x01\0" + b"\x02\x03\0")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # Fuzz targets.  Each is a test (test_fuzz_NAME: the corpus and simple changes to it, in every build) and, in the builds
 # fuzz and cover, which want clang, a program fuzz_NAME for libFuzzer.
-FUZZERS := decode options safetensors channel
+FUZZERS := decode options safetensors channel side core repair
 
 fuzz_decode_PARTS := $(addprefix daemon/gate/,budget.c check.c decode_cache.c decode_compress.c decode_envelope.c decode_group.c \
         decode_hello.c decode_policy.c decode_region.c link.c unknown.c)
@@ -15,6 +15,16 @@ fuzz_safetensors_LIBS := base
 fuzz_safetensors_LDLIBS := -lcjson -lm
 fuzz_channel_PARTS := daemon/gate_channel.c
 fuzz_channel_LIBS := ipc base
+fuzz_side_PARTS := tests/fuzz/assertions.c tests/support_files.c $(addprefix daemon/,side.c side_offer.c control.c tenant.c share.c breach.c loop_thread.c closer.c \
+        access.c options.c)
+fuzz_side_LIBS := proto ipc base
+fuzz_side_LDLIBS := -lsystemd -lm
+fuzz_core_PARTS := tests/fuzz/assertions.c tests/support_page.c $(CORE_SOURCES)
+fuzz_core_LIBS := kernels proto ipc base
+fuzz_core_LDLIBS := -lsystemd -lm
+fuzz_repair_PARTS := $(fuzz_core_PARTS)
+fuzz_repair_LIBS := $(fuzz_core_LIBS)
+fuzz_repair_LDLIBS := $(fuzz_core_LDLIBS)
 
 define fuzzer
 TESTS += test_fuzz_$(1)
