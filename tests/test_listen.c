@@ -97,6 +97,7 @@ START_TEST(full_queue_counts_as_living) {
         bool replaced;
 
         ck_assert_int_eq(ckv_listen_create(path, SOCK_STREAM, 0600, &listening, &replaced), 0);
+        ck_assert_int_eq(listen(listening, 100), 0); /* full sooner */
         for (; n < 200; n++) {
                 struct sockaddr_un address = { .sun_family = AF_UNIX };
 
