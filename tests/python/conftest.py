@@ -22,6 +22,10 @@ from daemon import Daemon, build_directory  # noqa: E402
 LONGEST_TEST = 300.0  # seconds; the slowest one kills 100 gates, and takes 100 s because the core restarts one a second
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "tries(n, ...): shows the right outcome of these items of tests/tries.py")
+
+
 @pytest.fixture(autouse=True)
 def _bounded_time() -> Iterator[None]:
     """A test that hangs ends the whole run, and shows where."""

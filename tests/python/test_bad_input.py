@@ -153,6 +153,7 @@ CACHE: list[tuple[str, Callable[[pb.RegisterCache], object], tuple[Code, ...], s
 
 
 @pytest.mark.parametrize(("name", "spoil", "codes", "field"), CACHE, ids=[c[0] for c in CACHE])
+@pytest.mark.tries(6, 9)
 def test_register_cache(bench: Bench, name: str, spoil: Callable[[pb.RegisterCache], object],
                         codes: tuple[Code, ...], field: str) -> None:
     body = pb.RegisterCache()
@@ -161,6 +162,7 @@ def test_register_cache(bench: Bench, name: str, spoil: Callable[[pb.RegisterCac
     bench.expect(bench.raw.request(register_cache=body), codes, field)
 
 
+@pytest.mark.tries(9)
 def test_region_too_small_for_its_planes_by_one_row(bench: Bench) -> None:
     """The last byte of the last plane decides: one element less is refused, the exact size is not."""
     body = pb.RegisterCache()
@@ -280,6 +282,7 @@ COMPRESS: list[tuple[str, Callable[[pb.Compress], object], tuple[Code, ...], str
 
 
 @pytest.mark.parametrize(("name", "spoil", "codes", "field"), COMPRESS, ids=[c[0] for c in COMPRESS])
+@pytest.mark.tries(6)
 def test_compress(bench: Bench, name: str, spoil: Callable[[pb.Compress], object], codes: tuple[Code, ...],
                   field: str) -> None:
     body = pb.Compress()
@@ -377,6 +380,7 @@ MODES: list[tuple[str, Callable[[pb.Compress], object], tuple[Code, ...], str]] 
 
 
 @pytest.mark.parametrize(("name", "spoil", "codes", "field"), MODES, ids=[c[0] for c in MODES])
+@pytest.mark.tries(6)
 def test_modes(bench: Bench, name: str, spoil: Callable[[pb.Compress], object], codes: tuple[Code, ...],
                field: str) -> None:
     test_compress(bench, name, spoil, codes, field)
@@ -399,6 +403,7 @@ def test_slots(bench: Bench, name: str, slot: int, use: int, code: Code, field: 
 
 @pytest.mark.parametrize("where", ["key", "query"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.tries(6)
 def test_not_finite(bench: Bench, where: str, value: float) -> None:
     array = bench.keys() if where == "key" else bench.queries()
     place = (3, 1, 0, 5) if where == "key" else (0, WINDOW - 1, 1, 5)
@@ -471,6 +476,7 @@ def file_descriptor(kind: str) -> int:
     ("sparse memfd", (Code.SPARSE,)), ("regular file", (Code.HANDLE_INVALID, Code.NOT_SEALED)),
     ("/dev/zero", (Code.HANDLE_INVALID, Code.NOT_SEALED)), ("directory", (Code.HANDLE_INVALID, Code.NOT_SEALED)),
     ("pipe", (Code.HANDLE_INVALID, Code.NOT_SEALED))])
+@pytest.mark.tries(7, 16)
 def test_descriptor(daemon: Daemon, kind: str, codes: tuple[Code, ...]) -> None:
     with chunkkv.Client(daemon.prefix()) as client:
         fd = file_descriptor(kind)
@@ -496,6 +502,7 @@ def test_descriptor(daemon: Daemon, kind: str, codes: tuple[Code, ...]) -> None:
     ("device uuid", {"device_uuid": b"u" * 16}, (Code.DEVICE_MISMATCH, Code.INVALID_ARGUMENT),
      "register_region.device_uuid"),
 ], ids=lambda value: value if isinstance(value, str) and " " in value else "")
+@pytest.mark.tries(7, 9)
 def test_region_fields(bench: Bench, name: str, given: dict[str, object], codes: tuple[Code, ...],
                        field: str) -> None:
     side = bench.client._connection.side
@@ -517,6 +524,7 @@ def test_region_fields(bench: Bench, name: str, given: dict[str, object], codes:
     (pb.RegisterRegion(cuda_ipc=pb.CudaIpc(handle=b"h" * 64, alloc_size=4096), size=4096, access=2,
                        device_uuid=b"u" * 16), (Code.UNSUPPORTED, Code.DEVICE_MISMATCH), "register_region."),
 ], ids=["unknown token", "token of 15 bytes", "no source", "handle of 63 bytes", "handle of 66 bytes", "cuda ipc"])
+@pytest.mark.tries(7)
 def test_region_sources(bench: Bench, body: pb.RegisterRegion, codes: tuple[Code, ...], field: str) -> None:
     bench.expect(bench.raw.request(register_region=body), codes, field)
 

@@ -57,6 +57,7 @@ def offsets() -> list[int]:
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["ahead", "behind"])
+@pytest.mark.tries(24)
 def test_a_client_with_another_clock(daemon: Daemon, which: int) -> None:
     offset = offsets()[which]
     words = in_time_namespace(offset)
@@ -71,6 +72,7 @@ def test_a_client_with_another_clock(daemon: Daemon, which: int) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["ahead", "behind"])
+@pytest.mark.tries(24)
 def test_a_program_in_c_with_another_clock(daemon: Daemon, which: int) -> None:
     words = in_time_namespace(offsets()[which])
     plan = ["plan", str(ROOT / "tests/data/needle-1k.safetensors"), "--keep-ratio", "0.5"]
@@ -80,6 +82,7 @@ def test_a_program_in_c_with_another_clock(daemon: Daemon, which: int) -> None:
         assert done.returncode == 0, f"{order}: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.tries(24)
 def test_nothing_expires_by_a_pause(new_daemon: Callable[..., Daemon]) -> None:
     """All processes of the daemon stand still for a while, as in a suspend: sessions and requests go on."""
     daemon = new_daemon(endpoints=("main", "other"))
@@ -113,6 +116,7 @@ def test_a_deadline_of_the_past_is_told_so(daemon: Daemon) -> None:
         assert caught.value.code == Code.EXPIRED
 
 
+@pytest.mark.tries(24)
 def test_no_time_that_matters_is_read_off_the_wall() -> None:
     """A step of CLOCK_REALTIME can make nothing expire that never asks for it."""
     wall = re.compile(r"CLOCK_REALTIME|gettimeofday\(|[^_a-z]time\(NULL|time\.time\(")

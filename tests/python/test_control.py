@@ -166,6 +166,7 @@ def test_kept_sets_that_the_daemon_thinks_too_large(daemon: Daemon, monkeypatch:
         assert not client._link.unfinished
 
 
+@pytest.mark.tries(30)
 def test_too_many_steps_names_the_way_out(daemon: Daemon, client: chunkkv.Client) -> None:
     """One row dropped in front of thousands: a step for each row."""
     with filled(client) as cache:
@@ -253,6 +254,7 @@ def test_copy_out_with_hold(daemon: Daemon, client: chunkkv.Client) -> None:
     assert np.array_equal(planes[:, 32:38], planes[:, 3:9])
 
 
+@pytest.mark.tries(15)
 def test_cancel_from_another_thread(daemon: Daemon, client: chunkkv.Client) -> None:
     """Whichever comes first, it is one of the two, and the cache is as is said."""
     with wide(client) as cache:

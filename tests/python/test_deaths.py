@@ -49,6 +49,7 @@ def two_tenants(new_daemon: Callable[..., Daemon]) -> tuple[Daemon, int | None]:
 
 
 @pytest.mark.parametrize("work", [idle, offering, scoring, moving])
+@pytest.mark.tries(12)
 def test_killed_engine_is_gone_within_a_second(new_daemon: Callable[..., Daemon], work: Work) -> None:
     daemon, other_user = two_tenants(new_daemon)
     rng = np.random.default_rng(7)
@@ -81,6 +82,7 @@ def test_killed_engine_is_gone_within_a_second(new_daemon: Callable[..., Daemon]
         assert daemon.process.poll() is None
 
 
+@pytest.mark.tries(22)
 def test_stopped_engine_is_not_dead(new_daemon: Callable[..., Daemon]) -> None:
     """It keeps what it has, idle or with a request, and goes on as if nothing had been."""
     daemon = new_daemon()

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+from tenant import NOISE, ROWS, Tenant, await_in_flight, filled, moving, used
 
 import chunkkv
 from chunkkv._pb import chunkkv_pb2 as pb
 from chunkkv.wire import CacheState, Code, Mode, Slot
 from daemon import Daemon
 from raw import RawSession
-from tenant import NOISE, ROWS, Tenant, await_in_flight, filled, moving, used
 
 SEEDS = 30
 
@@ -99,6 +100,7 @@ def typical_seconds(trial: Trial, mode: Mode) -> float:
     return min(times)
 
 
+@pytest.mark.tries(13)
 def test_core_dies_at_any_moment(new_daemon: Callable[..., Daemon]) -> None:
     daemon = new_daemon()
     rng = np.random.default_rng(13)

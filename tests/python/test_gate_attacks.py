@@ -110,6 +110,7 @@ def ready(path: str, **what: object) -> Peer:
 # ---- 1: routing ids
 
 
+@pytest.mark.tries(1)
 def test_claimed_identity(scene: Scene) -> None:
     # what libzmq would generate first if it were not seeded, then somebody whom it has to give one
     first = ready(scene.path, identity=bytes.fromhex("006b8b4567"))
@@ -123,6 +124,7 @@ def test_claimed_identity(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("identity", [b"same", b"\0leading", b"x" * 65, b"y" * 255])
+@pytest.mark.tries(1)
 def test_identity_of_another(scene: Scene, identity: bytes) -> None:
     victim = ready(scene.path, identity=identity)
     thief = ready(scene.path, identity=identity)
@@ -183,6 +185,7 @@ def visit(path: str, pipe: Connection) -> None:
     pipe.send(times)
 
 
+@pytest.mark.tries(2)
 def test_flood_of_connections(scene: Scene) -> None:
     here, there = FORK.Pipe()
     attacker = FORK.Process(target=flood, args=(scene.path, there), daemon=True)
@@ -210,6 +213,7 @@ def test_flood_of_connections(scene: Scene) -> None:
     assert "GATE_STATS endpoint=main" in scene.daemon.log()
 
 
+@pytest.mark.tries(2)
 def test_out_of_descriptors(scene: Scene) -> None:
     if os.geteuid():
         pytest.skip("needs many users, so root")
@@ -242,6 +246,7 @@ def test_out_of_descriptors(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("size", [512 << 10, 32])
+@pytest.mark.tries(3)
 def test_endless_message(scene: Scene, size: int) -> None:
     assert scene.gate is not None
     if mapped_by_sanitizer(scene.gate):
@@ -266,6 +271,7 @@ def test_endless_message(scene: Scene, size: int) -> None:
 # ---- 4: who it says it is
 
 
+@pytest.mark.tries(4)
 def test_forged_identity(scene: Scene) -> None:
     with chunkkv.Client(scene.daemon.prefix()) as client:
         lies = [(b"User-Id", b"root"), (b"Peer-Address", b"localhost:4711:4711:1"),
@@ -285,6 +291,7 @@ def test_forged_identity(scene: Scene) -> None:
     b"\x01\x00",  # ZMTP 1.0: an anonymous peer
     SIGNATURE + b"\x01\x05" + b"\x00\x00",  # ZMTP 2.0: revision 1, DEALER, an empty identity
 ])
+@pytest.mark.tries(4)
 def test_old_protocol_is_not_let_in(scene: Scene, greeting: bytes) -> None:
     with Peer(scene.path) as peer:
         with suppress(Closed):
@@ -315,6 +322,7 @@ BODIES = {"empty submessages": b"\x22\x00" * 32768, "nesting": nested(10000), "u
 
 
 @pytest.mark.parametrize("what", BODIES)
+@pytest.mark.tries(5)
 def test_undecodable(scene: Scene, what: str) -> None:
     assert scene.gate is not None
     times: list[float] = []
@@ -341,6 +349,7 @@ def test_undecodable(scene: Scene, what: str) -> None:
 # ---- 19: slow and half ones
 
 
+@pytest.mark.tries(19)
 def test_who_does_not_read_is_dropped(scene: Scene) -> None:
     peer = ready(scene.path)
     peer.socket.settimeout(20)
@@ -356,6 +365,7 @@ def test_who_does_not_read_is_dropped(scene: Scene) -> None:
     assert "GATE_SHED endpoint=main" in scene.daemon.log()
 
 
+@pytest.mark.tries(19)
 def test_half_a_handshake(scene: Scene) -> None:
     silent, dribbling = Peer(scene.path), Peer(scene.path)
     start = time.monotonic()
@@ -373,6 +383,7 @@ def test_half_a_handshake(scene: Scene) -> None:
     assert scene.same_gate()
 
 
+@pytest.mark.tries(19)
 def test_five_thousand_connects_a_second(scene: Scene) -> None:
     assert scene.gate is not None
     start, before, n = time.monotonic(), cpu_seconds(scene.gate), 0
@@ -392,6 +403,7 @@ def test_five_thousand_connects_a_second(scene: Scene) -> None:
 # ---- 22: a gate that sleeps
 
 
+@pytest.mark.tries(22)
 def test_stopped_gate_is_replaced(scene: Scene) -> None:
     assert scene.gate is not None
     os.kill(scene.gate, signal.SIGSTOP)

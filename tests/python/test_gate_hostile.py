@@ -38,6 +38,7 @@ def make(new_daemon: Callable[..., Daemon]) -> Callable[..., Daemon]:
     return with_gates
 
 
+@pytest.mark.tries(29)
 def test_breaches_end_the_gate_and_nothing_else(make: Callable[..., Daemon]) -> None:
     wrong = BREACHES | SILENT
     daemon = make(*wrong)
@@ -59,6 +60,7 @@ def test_breaches_end_the_gate_and_nothing_else(make: Callable[..., Daemon]) -> 
 
 
 @pytest.mark.parametrize("what", HARMLESS)
+@pytest.mark.tries(29)
 def test_records_that_lie_are_refused(make: Callable[..., Daemon], what: str) -> None:
     daemon = make(what)
     times: list[float] = []

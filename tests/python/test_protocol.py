@@ -104,6 +104,7 @@ def test_two_clients_have_two_sessions(daemon: Daemon, client: chunkkv.Client) -
     client.ping()
 
 
+@pytest.mark.tries(28)
 def test_ids_of_another_session_mean_nothing(daemon: Daemon, client: chunkkv.Client, raw: RawSession) -> None:
     with chunkkv.Client(daemon.prefix()) as second, prepared(second) as theirs:
         assert raw.ask(raw.request(compress=body_of(theirs))).status.code == pb.CODE_NOT_FOUND
@@ -175,6 +176,7 @@ while time.monotonic() < end:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.21])
+@pytest.mark.tries(12)
 def test_killed_engine_is_unmapped_within_a_second(daemon: Daemon, client: chunkkv.Client, delay: float) -> None:
     before = daemon.usage()
     source = str(Path(chunkkv.__file__).parents[1])
@@ -259,6 +261,7 @@ def test_outcome_of_a_finished_request(client: chunkkv.Client, cache: chunkkv.Sh
 
 # ---- deadlines and cancel
 
+@pytest.mark.tries(14)
 def test_passed_deadline_is_never_executed(raw: RawSession, cache: chunkkv.SharedCache) -> None:
     before = cache.memory.numpy(cache.memory.size, np.uint8).copy()
     request = raw.request(compress=body_of(cache))
@@ -290,6 +293,7 @@ def test_tight_deadline_tells_the_truth_about_the_cache(client: chunkkv.Client) 
     assert CacheState.CLEAN in seen
 
 
+@pytest.mark.tries(15)
 def test_cancel_wins_or_loses_but_never_both(client: chunkkv.Client) -> None:
     rows = 16_384
     with prepared(client, rows, layers=2) as cache:
@@ -358,6 +362,7 @@ def test_restart_is_noticed(new_daemon: Callable[..., Daemon]) -> None:
     client.close()
 
 
+@pytest.mark.tries(14)
 def test_stale_boot_is_answered_and_never_executed(new_daemon: Callable[..., Daemon]) -> None:
     """A request written for the daemon that died reaches the new one."""
     daemon = new_daemon()
@@ -382,6 +387,7 @@ def test_stale_boot_is_answered_and_never_executed(new_daemon: Callable[..., Dae
 @pytest.mark.parametrize(("mode", "slots", "state"), [
     ("plan", 0, CacheState.CLEAN), ("compress", 0, CacheState.TORN), ("copy_out", 0, CacheState.CLEAN),
     ("compress", 1, CacheState.CLEAN)])
+@pytest.mark.tries(13)
 def test_core_killed_under_a_waiting_client(new_daemon: Callable[..., Daemon], mode: str, slots: int,
                                             state: CacheState) -> None:
     """The pidfd tells at once.
@@ -469,6 +475,7 @@ def test_side_two_descriptors_close_the_connection(daemon: Daemon, client: chunk
     client.ping()
 
 
+@pytest.mark.tries(7)
 def test_offer_is_good_once_and_can_be_withdrawn(client: chunkkv.Client, raw: RawSession) -> None:
     side = client._connection.side
     assert side is not None
@@ -485,6 +492,7 @@ def test_offer_is_good_once_and_can_be_withdrawn(client: chunkkv.Client, raw: Ra
         assert register(withdrawn) == Code.NOT_FOUND
 
 
+@pytest.mark.tries(10)
 def test_same_memory_registered_often_is_let_go_whole(daemon: Daemon, client: chunkkv.Client) -> None:
     before = daemon.usage()
     with chunkkv.SharedMemory.allocate(4096) as memory:

@@ -34,6 +34,7 @@ def budget(client: chunkkv.Client, slot: Slot) -> tuple[int, int]:
 # ---- memory
 
 
+@pytest.mark.tries(10)
 def test_same_memory_is_mapped_once(new_daemon: Callable[..., Daemon]) -> None:
     """Registered 10,000 times, unregistered once: one mapping, the count is right, gone with the last."""
     daemon = new_daemon()
@@ -146,6 +147,7 @@ def test_greedy_user_leaves_room(new_daemon: Callable[..., Daemon]) -> None:
 
 
 @only_root
+@pytest.mark.tries(7)
 def test_memory_of_another_user_is_refused(new_daemon: Callable[..., Daemon]) -> None:
     daemon = open_to_all(new_daemon)
     memory = chunkkv.SharedMemory.allocate(MIB)

@@ -31,6 +31,7 @@ def _build() -> None:
     (2, "SOCKET_FAILED"),  # the lock, and no socket
     (3, "SOCKET_FAILED"),  # one socket of two
 ])
+@pytest.mark.tries(23)
 def test_full_runtime_directory(tmp_path: Path, inodes: int, sentence: str) -> None:
     # in a mount namespace of its own; the shell gives way to the daemon
     script = f'mount -t tmpfs -o size=64k,nr_inodes={inodes} none "$1" && shift && exec "$@"'
