@@ -508,7 +508,7 @@ struct chunkkv_group_job {
         size_t protect_count;
         const uint32_t *position_runs;  /* [position_run_count] positions of the rows, after an earlier compression */
         size_t position_run_count;
-        const uint32_t *chunk_lengths;  /* [chunk_length_count] for SELECTOR_CHUNK_AT: rows, together physical_len */
+        const uint32_t *chunk_lengths;  /* [chunk_length_count] for SELECTOR_CHUNK_AT, POOL_LEAK: rows, together physical_len */
         size_t chunk_length_count;
         const uint32_t *given_runs;     /* [given_run_count] runs: keep exactly this, score nothing */
         size_t given_run_count;
@@ -740,6 +740,28 @@ CHUNKKV_API size_t chunkkv_runs_to_rows(const uint32_t *runs, size_t count, uint
  * Return: words written.
  */
 CHUNKKV_API size_t chunkkv_runs_encode(const uint32_t *ranges, size_t range_count, uint32_t *ret_runs);
+
+/* ---- chunks out of text */
+
+/**
+ * chunkkv_text_chunks() - chunks that end where sentences and lines do, for chunk_lengths
+ * @text:        UTF-8, but no other bytes do harm
+ * @offsets:     [rows + 1] bytes, ascending: token i is text[offsets[i]] up to text[offsets[i + 1]]; it may be empty, as
+ *               markers without text are
+ * @min_rows:    no chunk is shorter, unless rows is; 0 = 4
+ * @max_rows:    none is longer, at least 2 * min_rows; 0 = 32, or 2 * min_rows if that is more
+ * @wrapped:     the lines of the text are wrapped: none but an empty one ends a chunk
+ * @ret_lengths: room for rows / min_rows + 1 words; rows of each chunk, together @rows
+ *
+ * A chunk ends after the first sentence or line that its bounds allow, else after a clause, a word or at least a
+ * character.  chunkkv.text of the Python package gives the same.  A row is a token here: a prompt that was compressed
+ * before has fewer rows than tokens.
+ *
+ * Return: 0 or -EINVAL.
+ */
+CHUNKKV_API int chunkkv_text_chunks(const char *text, const uint64_t *offsets, uint32_t rows, uint32_t min_rows,
+                                    uint32_t max_rows, bool wrapped, uint32_t *ret_lengths, size_t *ret_count,
+                                    struct chunkkv_error *ret_error);
 
 /* ---- one dense sequence, in three calls */
 

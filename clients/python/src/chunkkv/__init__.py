@@ -16,7 +16,7 @@ from here: positions from `answer.logical_len`, slots from `answer.physical_len`
 `Table` and `Queries`.  Errors are subclasses of `ChunkkvError`, and `error.cache` says what became of the cache.
 """
 
-from . import methods
+from . import methods, text
 from .answer import Answer, Budget, GroupResult, LayerResult, Outcome, Pong, Timing, jaccard
 from .cache import Cache, SharedCache
 from .client import Client
@@ -127,5 +127,6 @@ __all__ = [
     "ranges_from_runs",
     "rows_from_ranges",
     "runs_from_ranges",
+    "text",
     "to_bf16",
 ]
