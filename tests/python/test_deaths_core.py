@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tenant import NOISE, ROWS, Tenant, await_in_flight, filled, moving, used
+from tenant import FORK, NOISE, ROWS, Tenant, await_in_flight, filled, moving, used
 
 import chunkkv
 from chunkkv._pb import chunkkv_pb2 as pb
@@ -39,6 +39,7 @@ class Trial:
         self.queries[...] = NOISE[:2, :1024].reshape(2, 64, 32, 64)
         self.before = NOISE.astype(np.float32).reshape(2, 2, ROWS, 2, 64)
         self.sent = b""
+        self.asked = threading.Event()  # ask() has begun a request
         self.restore()
         self.region = self.client.register_region(self.memory)
         keys, values = self.planes.reshape(2, 2, self.BLOCKS, self.BLOCK, 2, 64)
@@ -51,6 +52,7 @@ class Trial:
         def remember(*args: Any) -> Any:
             pending = compose(*args)
             self.sent = pending.payload
+            self.asked.set()
             return pending
 
         self.client._connection.compose = remember  # type: ignore[method-assign]
@@ -117,11 +119,13 @@ def test_core_dies_at_any_moment(new_daemon: Callable[..., Daemon]) -> None:
                 victims = [daemon.gates()[0], daemon.pid]
 
             def strike(victims: list[int], delay: float) -> None:
+                trial.asked.wait()  # a call that finds it dead waits for another, which comes below
                 time.sleep(delay)
                 for pid in victims:
                     os.kill(pid, signal.SIGKILL)
 
             killer = threading.Thread(target=strike, args=(victims, delay))
+            trial.asked.clear()
             killer.start()
             start = time.monotonic()
             try:
@@ -156,6 +160,29 @@ def test_core_dies_at_any_moment(new_daemon: Callable[..., Daemon]) -> None:
     assert seen.get("IN_PLACE TORN"), "no core died over an in-place request: the test kills at the wrong moments"
     assert seen.get("PLAN CLEAN")
     assert seen.get("COPY_OUT CLEAN")
+
+
+def refused_after_fork(client: chunkkv.Client) -> None:
+    with pytest.raises(chunkkv.SessionLost):
+        client.ping(timeout=0.1)
+
+
+def test_a_new_core_may_come_after_a_call_gave_up(new_daemon: Callable[..., Daemon]) -> None:
+    daemon = new_daemon()
+    with chunkkv.Client(daemon.prefix()) as client, filled(client) as cache:
+        first = client.plan(cache, rows=ROWS, keep_ratio=0.5)
+        daemon.kill()
+        for _ in range(2):
+            with pytest.raises(chunkkv.CoreDied, match="no other has come"):
+                client.plan(cache, rows=ROWS, keep_ratio=0.5, timeout=0.1)
+            child = FORK.Process(target=refused_after_fork, args=(client,))
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+        daemon.restart()
+        assert client.plan(cache, rows=ROWS, keep_ratio=0.5).layers == first.layers
+    with pytest.raises(chunkkv.SessionLost, match="closed"):
+        client.ping()
 
 
 def test_engine_and_core_die_together(new_daemon: Callable[..., Daemon]) -> None:

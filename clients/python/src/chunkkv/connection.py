@@ -99,7 +99,12 @@ class Connection:
     @property
     def usable(self) -> bool:
         """False after close(), and in another process than the one that connected."""
-        return self._channel is not None and os.getpid() == self._process
+        return self._channel is not None and self.is_ours
+
+    @property
+    def is_ours(self) -> bool:
+        """False in another process than the one that connected: a client does not cross fork()."""
+        return os.getpid() == self._process
 
     @property
     def core_is_dead(self) -> bool:
@@ -230,7 +235,7 @@ class Connection:
     def _open(self) -> Channel:
         if self._channel is None:
             raise SessionLost("the client is closed", radius=Radius.SESSION)
-        if os.getpid() != self._process:
+        if not self.is_ours:
             raise SessionLost("a client does not cross fork(): make a new one", radius=Radius.SESSION)
         return self._channel
 

@@ -69,6 +69,7 @@ class Link:
         self._outcomes: dict[int, Outcome] = {}
         self._endpoint, self._name, self._needs_side, self._needs = endpoint, name, needs_side, tuple(needs)
         self._page = page
+        self._between = False  # the daemon died, and no session was begun since
         self.connection = self._connect(timeout, 0)
 
     @property
@@ -79,7 +80,7 @@ class Link:
     def until(self, timeout: float | None) -> int:
         """The end of a call that begins now; a daemon that died is replaced before."""
         end = deadline(self.timeout if timeout is None else timeout)
-        if self.connection.usable and self.connection.core_is_dead:
+        if self.connection.is_ours and (self._between or self.connection.core_is_dead):
             self.renew(end)
         return end
 
@@ -98,9 +99,10 @@ class Link:
 
     def renew(self, deadline_ns: int) -> None:
         """Begin a new session, with the daemon of now or the next that comes, and register everything again."""
-        dead = self.connection.core_is_dead
+        dead = self._between or self.connection.core_is_dead
         if dead:
             self._settle()
+        self._between = dead
         self.connection.close()
         while True:
             left = (deadline_ns - time.monotonic_ns()) / NANO
@@ -114,6 +116,7 @@ class Link:
                         raise CoreDied("the daemon died, and no other has come yet", radius=Radius.DAEMON) from error
                     raise
             time.sleep(RETRY_SECONDS)
+        self._between = False
         self._register_all(deadline_ns)
 
     def sweep(self) -> None:
@@ -139,6 +142,7 @@ class Link:
 
     def close(self) -> None:
         """Close everything; the session ends."""
+        self._between = False
         self.connection.close()
         if self._page is not None:
             self._page.close()
