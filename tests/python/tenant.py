@@ -9,12 +9,14 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import chunkkv
 from chunkkv.wire import Slot
+from daemon import Daemon
 
 FORK = multiprocessing.get_context("fork")
 PR_SET_PDEATHSIG = 1
@@ -170,6 +172,12 @@ def answering(client: chunkkv.Client, pipe: Connection) -> None:
 def used(client: chunkkv.Client) -> dict[Slot, int]:
     """What is held; device time is not, it runs out by itself."""
     return {budget.slot: budget.used for budget in client.status() if budget.slot != Slot.DEVICE_TIME}
+
+
+def is_sanitized(daemon: Daemon) -> bool:
+    """Then mappings come and go with the allocator's moods."""
+    maps = Path(f"/proc/{daemon.pid}/maps").read_text()
+    return "libasan" in maps or "libtsan" in maps
 
 
 def await_in_flight(client: chunkkv.Client) -> None:

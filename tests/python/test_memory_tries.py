@@ -33,6 +33,7 @@ from tenant import (
     await_in_flight,
     every_other,
     filled,
+    is_sanitized,
     long_to_score,
     neighbour,
     seconds_until,
@@ -89,7 +90,7 @@ class Scene:
 
     def holds(self) -> tuple[int, int, int]:
         usage = self.daemon.usage()
-        return usage.descriptors, usage.memfd_mappings, usage.mappings
+        return usage.descriptors, usage.memfd_mappings, 0 if is_sanitized(self.daemon) else usage.mappings
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,7 @@ TRIES: dict[str, tuple[Callable[[], int], int, Code]] = {
 
 
 @pytest.mark.parametrize("name", TRIES)
+@pytest.mark.tries(16)
 def test_refused_at_registration(scene: Scene, attacker: chunkkv.Client, name: str) -> None:
     make, size, code = TRIES[name]
     rss = scene.daemon.usage().rss_kib
@@ -197,6 +199,7 @@ def test_read_only_memory_can_be_read(attacker: chunkkv.Client) -> None:
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root and /dev/fuse")
+@pytest.mark.tries(16)
 def test_file_system_that_never_answers(scene: Scene) -> None:
     before = scene.holds()
     with chunkkv.Client(scene.daemon.prefix()) as client, SilentFile() as silent:
@@ -247,6 +250,7 @@ def _many(count: int) -> Callable[[socket.socket], None]:
 
 @pytest.mark.parametrize("send", [_many(2), _many(3), _many(253), _credentials],
                          ids=["2 descriptors", "3 descriptors", "253 descriptors", "3 and credentials"])
+@pytest.mark.tries(18)
 def test_too_many_descriptors_end_the_connection(scene: Scene, send: Callable[[socket.socket], None]) -> None:
     before = scene.holds()
     for _ in range(20):
@@ -259,6 +263,7 @@ def test_too_many_descriptors_end_the_connection(scene: Scene, send: Callable[[s
     scene.settled(before)
 
 
+@pytest.mark.tries(18)
 def test_our_own_socket(scene: Scene) -> None:
     """The connection itself, sent over itself: nobody but the kernel's collector could close that."""
     before = scene.holds()
@@ -291,10 +296,12 @@ class Planning(threading.Thread):
             self.error = error
 
 
+@pytest.mark.tries(16)
 def test_holes_while_it_is_scored(scene: Scene, attacker: chunkkv.Client) -> None:
     cache = long_to_score(attacker)
+    rows = LONG_ROWS // 8 if is_sanitized(scene.daemon) else LONG_ROWS
     region = cache.region
-    act = Planning(lambda: attacker.plan(cache, rows=LONG_ROWS, keep_ratio=0.5, timeout=60))
+    act = Planning(lambda: attacker.plan(cache, rows=rows, keep_ratio=0.5, timeout=60))
     with chunkkv.Client(scene.daemon.prefix()) as watcher:
         await_in_flight(watcher)
     punch(cache.memory.fileno(), 0, cache.memory.size)
@@ -307,7 +314,7 @@ def test_holes_while_it_is_scored(scene: Scene, attacker: chunkkv.Client) -> Non
     cache.key(0)[...] = 0x3F80
     os.posix_fallocate(cache.memory.fileno(), 0, cache.memory.size)
     with pytest.raises(chunkkv.ChunkkvError) as caught:
-        attacker.plan(cache, rows=LONG_ROWS, keep_ratio=0.5, timeout=60)
+        attacker.plan(cache, rows=rows, keep_ratio=0.5, timeout=60)
     assert caught.value.code == Code.REGION_LOST
     again = attacker.register_region(cache.memory)
     assert not again.shared
@@ -315,11 +322,13 @@ def test_holes_while_it_is_scored(scene: Scene, attacker: chunkkv.Client) -> Non
 
 
 @pytest.mark.skipif(not watches(), reason="this kernel or sandbox has no userfaultfd")
+@pytest.mark.tries(16)
 def test_holes_that_are_read_afterwards(scene: Scene, attacker: chunkkv.Client) -> None:
     """Reading would fill them with zeros, and nothing would tell them from keys any more."""
     cache = long_to_score(attacker)
+    rows = LONG_ROWS // 8 if is_sanitized(scene.daemon) else LONG_ROWS
     layer = cache.key(0).nbytes
-    act = Planning(lambda: attacker.plan(cache, rows=LONG_ROWS, keep_ratio=0.5, timeout=60))
+    act = Planning(lambda: attacker.plan(cache, rows=rows, keep_ratio=0.5, timeout=60))
     with chunkkv.Client(scene.daemon.prefix()) as watcher:
         await_in_flight(watcher)
     punch(cache.memory.fileno(), 3 * layer, layer)
@@ -328,6 +337,7 @@ def test_holes_that_are_read_afterwards(scene: Scene, attacker: chunkkv.Client) 
     assert (act.error.code, act.error.cache) == (Code.REGION_LOST, CacheState.CLEAN)
 
 
+@pytest.mark.tries(16)
 def test_holes_while_rows_move(attacker: chunkkv.Client) -> None:
     seen: set[tuple[Code, CacheState] | None] = set()
     keep = every_other(WIDE_ROWS)
@@ -346,6 +356,7 @@ def test_holes_while_rows_move(attacker: chunkkv.Client) -> None:
     assert (Code.REGION_LOST, CacheState.TORN) in seen
 
 
+@pytest.mark.tries(16)
 def test_a_hole_never_makes_a_wrong_answer(attacker: chunkkv.Client) -> None:
     """Punched at any moment: the right rows or REGION_LOST."""
     rng = np.random.default_rng(3)
@@ -372,6 +383,7 @@ def test_a_hole_never_makes_a_wrong_answer(attacker: chunkkv.Client) -> None:
 
 
 @pytest.mark.parametrize("reply_form", [pb.REPLY_RUNS, pb.REPLY_IN_REGION])
+@pytest.mark.tries(16)
 def test_holes_in_tables_and_answers(attacker: chunkkv.Client, reply_form: pb.ReplyForm) -> None:
     spare = chunkkv.SharedMemory.allocate(16 * PAGE)
     region = attacker.register_region(spare)
@@ -389,6 +401,7 @@ def test_holes_in_tables_and_answers(attacker: chunkkv.Client, reply_form: pb.Re
     assert attacker.call(pb.Request(compress=rig.compress()), timeout=10).status.code == Code.OK
 
 
+@pytest.mark.tries(16, 25)
 def test_holes_in_the_control_page(scene: Scene, attacker: chunkkv.Client) -> None:
     page = attacker._connection.page
     with filled(attacker) as cache:

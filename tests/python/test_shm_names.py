@@ -19,7 +19,7 @@ from chunkkv import Code
 from chunkkv._pb import chunkkv_pb2 as pb
 from chunkkv.wire import CacheState, Mode, Slot
 from daemon import Daemon
-from tenant import Tenant, every_other, seconds_until, used
+from tenant import Tenant, every_other, is_sanitized, seconds_until, used
 
 SHM = Path("/dev/shm")
 ROWS, HEADS, QUERY_HEADS, DIM, WINDOW, BLOCK, LAYERS = 1003, 2, 4, 32, 16, 16, 2
@@ -42,7 +42,7 @@ def client(allowing: Daemon) -> Iterator[chunkkv.Client]:
     with chunkkv.Client(allowing.prefix()) as connected:
         yield connected
     seconds_until(lambda: allowing.usage().descriptors <= before.descriptors
-                  and allowing.usage().mappings <= before.mappings + 2, 10)
+                  and (is_sanitized(allowing) or allowing.usage().mappings <= before.mappings + 2), 10)
 
 
 class Pool:
@@ -220,6 +220,7 @@ def test_capability_says_that_it_is_on(client: chunkkv.Client) -> None:
 
 
 @only_root
+@pytest.mark.tries(17)
 def test_names_of_another_user(client: chunkkv.Client) -> None:
     with file(uid=OTHER) as path:  # squatted: the name is ours, the file is not
         error = refused(client, f"/{path.name}")
@@ -234,11 +235,13 @@ def test_names_of_another_user(client: chunkkv.Client) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o660, 0o640, 0o604, 0o601])
+@pytest.mark.tries(17)
 def test_rights_for_others(client: chunkkv.Client, mode: int) -> None:
     with file(mode=mode) as path:
         assert refused(client, f"/{path.name}").code == Code.PERMISSION
 
 
+@pytest.mark.tries(17)
 def test_links(client: chunkkv.Client) -> None:
     other = SHM / f"chunkkv-{os.geteuid()}-{secrets.token_hex(16)}"
     with file() as path:
@@ -254,6 +257,7 @@ def test_links(client: chunkkv.Client) -> None:
             other.unlink()
 
 
+@pytest.mark.tries(17)
 def test_other_kinds(client: chunkkv.Client) -> None:
     path = SHM / f"chunkkv-{os.geteuid()}-{secrets.token_hex(16)}"
     assert refused(client, f"/{path.name}").code == Code.NOT_FOUND
@@ -273,6 +277,7 @@ def test_other_kinds(client: chunkkv.Client) -> None:
 @pytest.mark.parametrize("name", [
     "chunkkv-0-" + "0" * 32, "/chunkkv-0-" + "0" * 31, "/chunkkv-0-" + "0" * 33, "/chunkkv-0-" + "G" * 32,
     "/psm_12345678", "/../etc/passwd", "/chunkkv-0-../../../../../../../../etc/passwd", ""])
+@pytest.mark.tries(17)
 def test_other_names(client: chunkkv.Client, name: str) -> None:
     assert refused(client, name).code in (Code.INVALID_ARGUMENT, Code.BAD_MESSAGE)
 
