@@ -22,11 +22,16 @@
 
 static struct ckv_job *submitted;
 static struct ckv_answer sent;
+bool core_inside;
 
 void ckv_engine_submit(struct ckv_daemon *daemon, struct ckv_job *job) {
+        bool was_inside = core_inside;
+
         (void)daemon;
+        core_inside = false;
         ck_assert_ptr_null(submitted);
         submitted = job;
+        core_inside = was_inside;
 }
 
 void ckv_engine_cancel(struct ckv_daemon *daemon, struct ckv_job *job) {
@@ -41,14 +46,18 @@ void ckv_engine_device_time(const struct ckv_tenant *tenant, uint64_t *ret_used,
 
 int ckv_gate_link_send(struct ckv_gate_link *link, uint64_t incarnation, const struct ckv_record *record,
                        const void *attachment, size_t bytes) {
+        bool was_inside = core_inside;
+
         (void)link;
         (void)incarnation;
+        core_inside = false;
         ck_assert_uint_le(bytes, CKV_ATTACHMENT_MAX_BYTES);
         ckv_answer_deinit(&sent);
         sent = (struct ckv_answer){ .record = *record, .attachment = malloc(bytes + 1), .bytes = (uint32_t)bytes };
         ck_assert_ptr_nonnull(sent.attachment);
         if (bytes > 0)
                 memcpy(sent.attachment, attachment, bytes);
+        core_inside = was_inside;
         return 0;
 }
 
@@ -123,7 +132,7 @@ static uint64_t plane_bytes(const struct core_shape *shape) {
         return (uint64_t)shape->num_blocks * shape->tokens_per_block * shape->kv_heads * shape->dims * sizeof(float);
 }
 
-static void register_cache(struct core *core) {
+bool core_register(struct core *core, struct ckv_record_status *ret_status, struct ckv_cache **ret_cache) {
         const struct core_shape *shape = &core->shape;
         struct {
                 struct ckv_record_cache_group groups[CORE_GROUPS];
@@ -135,7 +144,7 @@ static void register_cache(struct core *core) {
         struct ckv_record record = { .body.cache = { .group_count = shape->groups,
                                                      .plane_count = shape->groups * planes_each,
                                                      .layer_word_count = shape->groups * shape->layers } };
-        struct ckv_record_status status;
+        bool registered;
 
         memset(&parts, 0, sizeof(parts));
         ck_assert(attachment && shape->layers <= 64);
@@ -168,14 +177,16 @@ static void register_cache(struct core *core) {
         at = mempcpy(at, parts.groups, shape->groups * sizeof(parts.groups[0]));
         at = mempcpy(at, parts.planes, shape->groups * planes_each * sizeof(parts.planes[0]));
         at = mempcpy(at, parts.layers, shape->groups * shape->layers * sizeof(parts.layers[0]));
-        if (!ckv_cache_register(&core->session, &record, attachment, (uint32_t)(at - attachment), &status,
-                                &core->cache))
-                ck_abort_msg("cache refused: code %u, field %u, detail %u", status.code, status.field, status.detail);
+        core_inside = true;
+        registered = ckv_cache_register(&core->session, &record, attachment, (uint32_t)(at - attachment), ret_status, ret_cache);
+        core_inside = false;
         free(attachment);
+        return registered;
 }
 
 void core_init(struct core *core, const struct core_shape *shape) {
         uint64_t planes = (uint64_t)shape->groups * shape->layers * (shape->latent ? 1 : 2) * plane_bytes(shape);
+        struct ckv_record_status status;
         uint64_t queries = (uint64_t)shape->groups * shape->layers * shape->q_heads * 32 * shape->dims * sizeof(float);
 
         *core = (struct core){ .shape = *shape,
@@ -193,7 +204,8 @@ void core_init(struct core *core, const struct core_shape *shape) {
         make_regions(core);
         for (uint64_t i = 0; i < (planes + queries) / sizeof(float); i++)
                 ((float *)(void *)core->memory)[i] = (float)(rand() % 2001 - 1000) / 500;
-        register_cache(core);
+        if (!core_register(core, &status, &core->cache))
+                ck_abort_msg("cache refused: code %u, field %u, detail %u", status.code, status.field, status.detail);
 }
 
 void core_deinit(struct core *core) {
@@ -292,8 +304,10 @@ bool core_start(struct core *core, const struct core_ask *ask, struct ckv_record
         record.body.compress.word_count = (uint32_t)((size_t)(at - words) / sizeof(uint32_t));
         ck_assert_int_eq(ckv_window_enter(&core->session.window, ++core->last_id, 0, &entry), 0);
         ckv_status_set(ret_status, CKV_CODE_OK, CKV_F_NONE, CKV_D_NONE, 0, 0, 0);
+        core_inside = true;
         started = (ask->repair_target ? ckv_repair_start : ckv_request_start)(&core->session, &route, &record, attachment,
                                                                               (uint32_t)(at - attachment), entry, ret_status);
+        core_inside = false;
         free(attachment);
         if (!started) {
                 ckv_window_forget(entry);
@@ -317,7 +331,9 @@ bool core_step(struct core *core) {
                 ck_assert_int_eq(ckv_ref_run_plan(job), 0);
         else
                 ckv_ref_run_move(job);
+        core_inside = true;
         ckv_request_stage_done(job->owner);
+        core_inside = false;
         core->request = core->session.requests;
         return true;
 }

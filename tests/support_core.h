@@ -64,12 +64,17 @@ struct core_ask {
 /* What the side connection of a session says, where it has one (session.side is not NULL). */
 extern struct ckv_control *core_control;
 extern bool core_engine_died;
+/* True while code of the daemon runs, not that of its fakes here: for tests whose allocations fail. */
+extern bool core_inside;
 
 /* core_init() - a core with a registered cache of random values; aborts the test when out of memory */
 void core_init(struct core *core, const struct core_shape *shape);
 
 /* core_deinit() - asserts that every charge and every use is given back */
 void core_deinit(struct core *core);
+
+/* core_register() - the cache once more. Return: as ckv_cache_register(). */
+bool core_register(struct core *core, struct ckv_record_status *ret_status, struct ckv_cache **ret_cache);
 
 /* core_ask() - PLAN of @rows rows of each group, half of them kept, tables in blocks, answered in runs */
 void core_ask(const struct core *core, struct core_ask *ret_ask, uint32_t rows);
