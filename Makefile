@@ -46,7 +46,7 @@ GENFLAGS := $(BASEFLAGS) -w $(CFLAGS)
 CKV_LDFLAGS := $(LINK_$(BUILD)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(LDFLAGS)
 
 include base/sources.mk proto/sources.mk ipc/sources.mk kernels/sources.mk daemon/sources.mk daemon/gate/sources.mk \
-        clients/c/sources.mk tools/sources.mk tests/sources.mk tests/fuzz/sources.mk
+        clients/c/sources.mk tools/sources.mk tests/sources.mk tests/fuzz/sources.mk bench/sources.mk
 
 # ---- a changed setting rebuilds
 STAMP := $(O)/settings
@@ -94,13 +94,17 @@ $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 
 -include $(OBJECTS:.o=.d)
 
-.PHONY: help all check-programs demo check unit fuzz lint docs install install-units clean
+.PHONY: help all check-programs demo check unit fuzz lint docs install install-units clean bench-peers-indices \
+        bench-accuracy-small bench-random-problems
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make check     every test: installs what is missing"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
+	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
+	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
+	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
 	@echo "make docs      write the generated tables into README.md and docs/"
 	@echo "make install   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
@@ -135,6 +139,22 @@ MINUTES ?= 1
 fuzz:
 	@tools/setup fuzz
 	@tools/fuzz $(MINUTES)
+
+bench-peers-indices:
+	@tools/setup peers
+	@$(MAKE) $(JOBS) all
+	@CHUNKKV_BUILD=$(abspath $(O)) build/peers-venv/bin/python bench/peers/kvpress_indices.py
+
+bench-accuracy-small:
+	@tools/setup run
+	@$(MAKE) $(JOBS) all
+	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/accuracy_small.py
+
+PROBLEMS ?= 1000
+bench-random-problems:
+	@tools/setup check
+	@$(MAKE) $(JOBS) all $(O)/chunkkvd-reference
+	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/random_problems.py $(PROBLEMS)
 
 lint:
 	@tools/setup lint

@@ -58,16 +58,17 @@ class Usage:
 class Daemon:
     """A chunkkvd with sockets in a private directory."""
 
-    def __init__(self, endpoints: tuple[str, ...] = ("main",), options: tuple[str, ...] = ()) -> None:
+    def __init__(self, endpoints: tuple[str, ...] = ("main",), options: tuple[str, ...] = (),
+                 program: str = "chunkkvd") -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="chunkkv-"))
-        self._endpoints, self._options = endpoints, options
+        self._endpoints, self._options, self._program = endpoints, options, program
         self._seen: set[int] = set()
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
         """Start it and wait until every endpoint answers."""
-        binary = build_directory() / "chunkkvd"
+        binary = build_directory() / self._program
         # should the tests be killed, the daemon goes with them
         arguments = ["setpriv", "--pdeathsig", "TERM", str(binary), "--runtime-dir", str(self.directory)]
         for name in self._endpoints:

@@ -33,10 +33,8 @@ class Bench:
     caches: dict[int, tuple[chunkkv.Cache, NDArray[np.float32]]]
     queries: dict[int, tuple[chunkkv.Queries, NDArray[np.float32]]]
 
-
-@pytest.fixture(scope="module")
-def bench(daemon: Daemon) -> Iterator[Bench]:
-    with chunkkv.Client(daemon.prefix()) as client:
+    @classmethod
+    def of(cls, client: chunkkv.Client) -> Bench:
         caches, queries = {}, {}
         for heads in (1, 2, 3):
             shape = (LAYERS, MOST_ROWS // BLOCK, BLOCK, heads, DIM)
@@ -48,7 +46,13 @@ def bench(daemon: Daemon) -> Iterator[Bench]:
             caches[heads] = client.register_cache(layout), keys.reshape(LAYERS, MOST_ROWS, heads, DIM)
             rows = memory.numpy((LAYERS, QUERY_ROWS, heads, DIM), "f32", 2 * size)
             queries[heads] = chunkkv.Queries.of_array(rows, region=region), rows
-        yield Bench(client, caches, queries)
+        return cls(client, caches, queries)
+
+
+@pytest.fixture(scope="module")
+def bench(daemon: Daemon) -> Iterator[Bench]:
+    with chunkkv.Client(daemon.prefix()) as client:
+        yield Bench.of(client)
 
 
 class Problem:
