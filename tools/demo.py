@@ -3,9 +3,9 @@
 
 Starts chunkkvd in a private directory, and in another process a client that loads the cache of SmolLM2 on a chapter
 with one planted sentence (tests/data/needle-1k), has it compressed to 10, 20 and 30 %, compares every byte that is left
-with the rows that the daemon says it kept, and shows the kept text.  At the end `chunkkvctl explain` has the same
-daemon score the text once more and writes a page about it, whose path is the last line.  Ends by itself, leaves nothing
-running, and exits with 1 if a byte is wrong.
+with the rows that the daemon says it kept, shows the kept text, and sets profile vote beside default.  At the end
+`chunkkvctl explain` has the same daemon score the text once more and writes a page about it, whose path is the last
+line.  Ends by itself, leaves nothing running, and exits with 1 if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from chunkkv import safetensors  # noqa: E402
 DATA = ROOT / "tests" / "data" / "needle-1k"
 NEEDLE = range(401, 415)  # the rows of "The magic number of Lisbon is 48213."
 RATIOS = (0.1, 0.2, 0.3)
+PROFILE_RATIOS = (0.06, *RATIOS)  # at 6 % the vote has the whole sentence already
 PAGE_RATIO = 0.2
 WINDOW = 64  # query rows in the file; profile default lets the newest 32 vote
 READY_SECONDS, CLIENT_SECONDS, STOP_SECONDS = 20.0, 120.0, 20.0
@@ -53,6 +54,19 @@ def wait_ready(process: subprocess.Popen[bytes], prefix: str) -> None:
             if process.poll() is not None or time.monotonic() > end:
                 raise SystemExit(f"chunkkvd did not become ready: {error}") from error
         time.sleep(0.02)
+
+
+def start(build: Path, directory: Path) -> subprocess.Popen[bytes]:
+    """A daemon with its sockets in a directory, that answers at directory/main."""
+    with (directory / "log").open("wb") as log:
+        daemon = subprocess.Popen([str(build / "chunkkvd"), "--runtime-dir", str(directory), "--endpoint", "main"],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        wait_ready(daemon, str(directory / "main"))
+    except BaseException:
+        stop(daemon)
+        raise
+    return daemon
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -82,10 +96,7 @@ def run_demo(build: Path) -> int:
     directory = Path(tempfile.mkdtemp(prefix="chunkkv-demo-"))
     daemon = None
     try:
-        with (directory / "log").open("wb") as log:
-            daemon = subprocess.Popen([str(build / "chunkkvd"), "--runtime-dir", str(directory), "--endpoint", "main"],
-                                      stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_ready(daemon, str(directory / "main"))
+        daemon = start(build, directory)
         print(f"chunkkvd runs as process {daemon.pid}, sockets in {directory}")
         sys.stdout.flush()
         client = subprocess.run([sys.executable, __file__, "--client", str(directory / "main")],
@@ -176,6 +187,28 @@ def show_table(text: Text, answers: dict[float, chunkkv.Answer]) -> None:
         f" {count} of {len(text.layers)} layers at {ratio:.0%}" for count, ratio in zip(with_it, answers, strict=True)))
 
 
+def index_list(ranges: list[tuple[int, int]], most: int = 12) -> str:
+    """Kept ranges as people write them, the first ones."""
+    shown = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in ranges]
+    return " ".join(shown[:most]) + (f" ... ({len(shown)} ranges)" if len(shown) > most else "")
+
+
+def show_profiles(client: chunkkv.Client, cache: chunkkv.SharedCache, text: Text) -> None:
+    """The planted sentence under profile default, on each layer, and under vote, which has one set for all."""
+    print(f"\nprofile vote beside default: rows of the planted sentence left, of {len(NEEDLE)}, at the same share kept")
+    layers = " ".join(f"{layer:3d}" for layer in text.layers)
+    print(f"  {'kept':>6}{'':4}default, layers {layers}{'':6}vote, all layers")
+    fill(cache, text)
+    for ratio in PROFILE_RATIOS:
+        default, vote = (client.plan(cache, rows=len(text.pieces), keep_ratio=ratio, policy=policy)
+                         for policy in (chunkkv.methods.chunkkv(), chunkkv.methods.vote()))
+        found = " ".join(f"{needle_rows(default.layers[layer].rows):3d}" for layer in text.layers)
+        print(f"  {ratio:6.0%}{'':19} {found}{'':6}{needle_rows(vote.layers[text.layers[0]].rows):3d}")
+        if ratio == RATIOS[0]:
+            kept = index_list(list(vote.layers[text.layers[0]].kept))
+    print(f"  all rows that vote keeps at {RATIOS[0]:.0%}, on every layer: {kept}")
+
+
 def run_client(prefix: str) -> int:
     """Compress to each ratio, check, show; 1 if anything is wrong."""
     text = load()
@@ -194,7 +227,8 @@ def run_client(prefix: str) -> int:
             answers[ratio] = answer
             best = max(text.layers, key=lambda layer: needle_rows(answer.layers[layer].rows))
             show(text, answer, best, colour)
-    show_table(text, answers)
+        show_table(text, answers)
+        show_profiles(client, cache, text)
     rows = sum(a.physical_len for a in answers.values()) * len(text.layers) * 2
     print(f"\n{'WRONG: ' + str(wrong) if wrong else 'all'} of {rows} rows left in the cache "
           f"{'differ from' if wrong else 'are bit for bit'} the rows that the answers name")

@@ -44,6 +44,11 @@ def test_compress_in_place_example(daemon: Daemon) -> None:
     assert "kept" in run(daemon, str(ROOT / "examples" / "compress_in_place.py"))
 
 
+@pytest.mark.parametrize(("name", "words"), [("compress_again", "token 500 is"), ("split_scores", "both kept the")])
+def test_examples_of_methods(daemon: Daemon, name: str, words: str) -> None:
+    assert words in run(daemon, str(ROOT / "examples" / f"{name}.py"))
+
+
 def test_package_docstring_names_only_what_exists() -> None:
     import chunkkv
 

@@ -47,7 +47,7 @@ static const char *const closers[] = { "\"", "'", ")", "]", "}", "*", "_", "`", 
 static const char *const openers[] = { "\"", "'", "(", "[", "{", "*", "_", "`", "\u201c", "\u2018", "\u00ab", "\u2039", NULL };
 static const char *const abbreviations[] = {
         "Mr", "Mrs", "Ms", "Messrs", "Dr", "Prof", "St", "Jr", "Sr", "Rev", "Hon", "Gen", "Col", "Capt", "Lt", "Sgt",
-        "Gov", "Sen", "Rep", "Pres", "No", "Nos", "Vol", "vol", "Fig", "fig", "Figs", "Eq", "eq", "Eqs", "Sec",
+        "Gov", "Sen", "Rep", "No", "Nos", "Vol", "vol", "Fig", "fig", "Figs", "Eq", "eq", "Eqs", "Sec",
         "sec", "Ch", "ch", "Tab", "Ref", "pp", "vs", "cf", "viz", "approx", "ca", "al", "Inc", "Ltd", "Co", "Corp",
         "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec", NULL,
 };

@@ -45,7 +45,7 @@ _WIDE_COMMAS = _words("\uff0c \u3001 \uff1b \uff1a \u2014")
 _CLOSERS = _words("\" ' ) ] } * _ ` \u201d \u2019 \u00bb \u203a \u300d \u300f \uff09 \u3011")
 _OPENERS = _words("\" ' ( [ { * _ ` \u201c \u2018 \u00ab \u2039")
 _ABBREVIATIONS = frozenset(_words(
-    "Mr Mrs Ms Messrs Dr Prof St Jr Sr Rev Hon Gen Col Capt Lt Sgt Gov Sen Rep Pres No Nos Vol vol Fig fig Figs Eq "
+    "Mr Mrs Ms Messrs Dr Prof St Jr Sr Rev Hon Gen Col Capt Lt Sgt Gov Sen Rep No Nos Vol vol Fig fig Figs Eq "
     "eq Eqs Sec sec Ch ch Tab Ref pp vs cf viz approx ca al Inc Ltd Co Corp Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct "
     "Nov Dec"))
 
