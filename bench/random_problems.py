@@ -5,9 +5,10 @@
 
 Two daemons are asked each problem: one as it ships, and one whose plans the scalar reference makes.  Both answers, and
 every byte of the memory where rows move, are held to the NumPy model of tests/python, written from the specification
-and not from the C sources.  A problem is *equal* when all three keep the same rows, *in the band* when one
-differs inside the gap band of R32 only, and *different* otherwise; the numbers of those are listed, and each is asked
-again by --first NUMBER 1.  Problems are those of the Python tests, of which `make check` runs the first thousands.
+and not from the C sources.  A problem is *equal* when all three keep the same rows, *in the band* when one differs
+inside the gap band of R32 only, and *different* otherwise; the numbers of those are listed, and `1 --first NUMBER` asks
+one again.  SIGTERM ends it with what there is.  Problems are of the kinds that the Python tests make, of which `make
+check` asks some thousands.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -42,7 +44,6 @@ LAYER_PLANS = [{"profile": "vote"}, {"layer_reduce": "top4"}, {"layer_reduce": "
                {"profile": "vote", "selector": "chunk", "unit_reduce": "max"},
                {"layer_reduce": "top4", "reuse": 3, "selector": "chunk_eg"}]
 FEWEST_ROWS, MOST_ROWS = 77, 555  # of problems of methods; so many rows fit the bench
-MOST_SEEDS = 290  # of layer plans, whose seeds take rows away
 PROGRESS = 1000
 SHOWN = 5  # differences that are printed whole
 
@@ -75,8 +76,8 @@ class Side:
             rows = FEWEST_ROWS + which // len(names) % (MOST_ROWS - FEWEST_ROWS + 1)
             test_methods.test_method(self.methods, names[which % len(names)], rows)
             return "methods", False
-        plan = LAYER_PLANS[number % len(LAYER_PLANS)]
-        test_selectors.test_layers_are_put_together(self.selections, seed % MOST_SEEDS, plan)
+        plan = LAYER_PLANS[seed % len(LAYER_PLANS)]
+        test_selectors.test_layers_are_put_together(self.selections, number, plan)
         return "one set for all layers", False
 
     def close(self) -> None:
@@ -115,6 +116,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "random-problems.json")
     args = parser.parse_args()
 
+    ending: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda which, _: ending.append(which))
     shown: list[str] = []
 
     def complain(text: str) -> None:
@@ -130,7 +134,7 @@ def main() -> int:
         for name, program in PROGRAMS.items():
             sides[name] = Side(program)
         for number in range(args.first, args.first + args.problems):
-            if time.monotonic() - start > args.seconds:
+            if ending or time.monotonic() - start > args.seconds:
                 break
             kind, verdict = judge(sides, number, complain)
             counts[kind, verdict] += 1
