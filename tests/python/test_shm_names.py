@@ -149,6 +149,19 @@ def test_copy_out_and_tables_in_memory(client: chunkkv.Client) -> None:
         assert np.array_equal(pools[0].bytes, pools[1].bytes)
 
 
+def test_tables_of_slots(client: chunkkv.Client) -> None:
+    with named() as copied, chunkkv.SharedMemory.allocate(Pool.size()) as mapped:
+        pools = [Pool(copied, "bhtd"), Pool(mapped, "bhtd")]
+        # runs of slots within and across blocks, and single ones
+        rng = np.random.default_rng(4)
+        runs = np.array_split(np.arange(BLOCKS * BLOCK), 150)
+        slots = np.concatenate([runs[i] for i in rng.permutation(150)])[:ROWS]
+        for pool in pools:
+            region, cache = pool.register(client)
+            client.compress(cache, **pool.ask(region, table=chunkkv.Table(slots, form="tokens")))
+        assert np.array_equal(pools[0].bytes, pools[1].bytes)
+
+
 def test_bytes_beside_the_rows_are_never_written(client: chunkkv.Client) -> None:
     """The engine writes other blocks while ours are moved: none of it is undone."""
     with named() as memory:
