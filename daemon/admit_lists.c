@@ -151,7 +151,7 @@ bool ckv_admit_lists(struct ckv_request *request, const struct ckv_record_group 
                 return false;
         if (!uses_chunk_lengths(request, index, &needed))
                 return group->chunk_length_count == 0 ||
-                       ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_NOT_USED, 0,
+                       ckv_refuse_at(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_GROUP_CHUNK_LENGTHS, index, 0, CKV_D_CHUNKS_UNUSED, 0,
                                      0, 0);
         /* pool leak without boundaries has none to cross */
         if (group->chunk_length_count == 0 && !needed)

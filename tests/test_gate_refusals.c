@@ -410,7 +410,8 @@ START_TEST(group_lists) {
 
         REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].chunk_lengths", NULL, g->chunk_lengths = lengths;
                 g->n_chunk_lengths = 2);
-        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].chunk_lengths", "is required",
+        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].chunk_lengths",
+                "chunk_at keeps the caller's chunks: send the rows of each, or ask for selector chunk",
                 policies[2].selector = CHUNKKV__V1__SELECTOR__SELECTOR_CHUNK_AT);
         ACCEPTED(COMPRESS, policies[2].selector = CHUNKKV__V1__SELECTOR__SELECTOR_CHUNK_AT; g->chunk_lengths = lengths;
                  g->n_chunk_lengths = 2);
@@ -424,7 +425,8 @@ START_TEST(group_lists) {
 
         REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].score_kind", NULL,
                 g->score_kind = (Chunkkv__V1__ScoreKind)2);
-        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[0].scores_in", "is required",
+        REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[0].scores_in",
+                "scorer given selects by the caller's scores: send scores_in, or ask for another scorer",
                 policies[1].scorer = CHUNKKV__V1__SCORER__SCORER_GIVEN);
         REFUSED(COMPRESS, INVALID_ARGUMENT, "compress.groups[1].scores_out", "must be a multiple of 4, is 5",
                 g->scores_out = &slices[1];

@@ -157,9 +157,10 @@ static bool check_chunk_lengths(struct ckv_check *check, const Chunkkv__V1__Grou
         uint64_t sum = 0;
 
         if (job->n_chunk_lengths == 0)
-                return !used || !needed || job->physical_len == 0 || ckv_check_missing(check, at);
+                return !used || !needed || job->physical_len == 0 ||
+                       ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_CHUNKS_NEEDED, 0, 0, 0);
         if (!used)
-                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_NOT_USED, 0, 0, 0);
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_CHUNKS_UNUSED, 0, 0, 0);
         for (size_t i = 0; i < job->n_chunk_lengths; i++) {
                 if (job->chunk_lengths[i] == 0)
                         return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_ENTRY_ZERO, i, 0, 0);
@@ -191,7 +192,7 @@ static bool check_scores(struct ckv_check *check, const Chunkkv__V1__GroupJob *j
         if (!job->scores_in)
                 for (size_t i = 0; i < job->n_policies; i++)
                         if (job->policies[i]->scorer == CHUNKKV__V1__SCORER__SCORER_GIVEN)
-                                return ckv_check_missing(check, in);
+                                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, in, CKV_D_NEEDS_SCORES, 0, 0, 0);
         group->score_kind = (uint32_t)job->score_kind;
         return ckv_check_slice(check, out, job->scores_out, 4, &group->scores_out) &&
                ckv_check_slice(check, in, job->scores_in, 4, &group->scores_in);
