@@ -356,7 +356,8 @@ def test_another_user_is_not_disturbed(allowing: Daemon) -> None:
         with named() as memory:
             pool = Pool(memory, "bthd")
             region, cache = pool.register(client)
-            pipe.send(client.plan(cache, **pool.ask(region)).physical_len)
+            kept = client.plan(cache, **pool.ask(region)).physical_len
+        pipe.send(kept)  # and the name is gone
 
     with Tenant(allowing.prefix(), work, OTHER) as tenant:
         assert tenant.hear() > 0
