@@ -102,6 +102,14 @@ static bool check_budgets(const struct ckv_request *request, uint32_t i, struct 
         return true;
 }
 
+/* check_pages() - pages free the blocks of all layers, so all layers must keep the same */
+static bool check_pages(const struct ckv_request *request, uint32_t i, struct ckv_record_status *status) {
+        for (uint32_t k = 0; request->groups[i].part_count > 1 && k < request->groups[i].part_count; k++)
+                if (ckv_request_part(request, i, k)->policy.selector == CKV_SELECTOR_PAGE)
+                        return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SELECTOR, i, k, CKV_D_PAGE_PARTS, 0, 0, 0);
+        return true;
+}
+
 static bool admit_group(struct ckv_request *request, const struct ckv_compress_parts *parts, uint32_t i,
                         const struct ckv_record_policy *policies, const uint32_t **words, struct ckv_record_status *status) {
         const struct ckv_record_group *g = &parts->groups[i];
@@ -132,7 +140,7 @@ static bool admit_group(struct ckv_request *request, const struct ckv_compress_p
             !ckv_admit_tables(request, g, &w, i, cache_group->num_blocks, status))
                 return false;
         ckv_parts_share(request, i);
-        return ckv_admit_given(request, g, &w, i, status) && check_budgets(request, i, status);
+        return ckv_admit_given(request, g, &w, i, status) && check_pages(request, i, status) && check_budgets(request, i, status);
 }
 
 /* new_job() - as many groups as there are policies: none at all is one of the default profile */

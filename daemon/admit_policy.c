@@ -53,8 +53,8 @@ static bool check_latent(const struct ckv_job_group *group, const struct ckv_rec
                 return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_POLICY_PROFILE, part.group, part.policy,
                                      CKV_D_LATENT_PROFILE, 0, 0, 0);
         if (group->policy.scale == 0)
-                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, part.group, part.policy, CKV_D_MISSING, 0,
-                                     0, 0);
+                return ckv_refuse_at(status, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, part.group, part.policy, CKV_D_LATENT_SCALE,
+                                     0, 0, 0);
         return true;
 }
 

@@ -185,7 +185,7 @@ START_TEST(latent_groups) {
                                                  .num_blocks = 16,
                                                  .latent = true });
         core_ask(&latent, &ask, ROWS);
-        core_refused(&latent, &ask, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, CKV_D_MISSING);
+        core_refused(&latent, &ask, CKV_CODE_INVALID_ARGUMENT, CKV_F_POLICY_SCALE, CKV_D_LATENT_SCALE);
         ask.policies[0].scale = 0.1;
         ck_assert_int_eq(core_run(&latent, &ask)->code, CKV_CODE_OK);
         ask.body.mode = CKV_MODE_IN_PLACE;

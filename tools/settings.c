@@ -30,6 +30,7 @@ static bool list_append(void *list, size_t *count, size_t size, const void *item
 }
 
 static const char no_memory[] = "fit into memory";
+static const char one_of_words[] = "be one of";
 static const char zero_or_more[] = "be a whole number from 0 to 4294967295";
 
 static const char *layer_add(struct ckv_settings *settings, const char *text) {
@@ -109,7 +110,21 @@ static const char *word_read(const struct ckv_option *row, const char *text, uin
                         return NULL;
                 }
         }
-        return "be one of the words that --help lists";
+        return one_of_words;
+}
+
+/* Completes a sentence with the words that an option takes. */
+static void words_append(const struct ckv_option *row, char *why) {
+        const char *separator = " ";
+
+        for (size_t i = 0; i < row->word_count; i++) {
+                size_t n = strlen(why);
+
+                if (!row->words[i])
+                        continue;
+                (void)snprintf(why + n, CKV_SETTINGS_WHY - n, "%s%s", separator, row->words[i]);
+                separator = ", ";
+        }
 }
 
 static const char *seconds_read(const char *text, uint32_t *value) {
@@ -295,6 +310,8 @@ bool ckv_settings_parse(int argc, char **argv, struct ckv_settings *ret_settings
                 if (why) {
                         (void)snprintf(ret_why, CKV_SETTINGS_WHY, "--%s %.200s: must %s", ckv_options[index].name,
                                        text, why);
+                        if (why == one_of_words)
+                                words_append(&ckv_options[index], ret_why);
                         return false;
                 }
                 ret_settings->typed[index] = text;

@@ -59,7 +59,7 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("plan", {"profile": "kvpress", "selector": "h2o"}, {}, P + "selector", "ask for profile default"),
     ("plan", {"profile": "paper", "fill": "best"}, {}, P + "fill", "leave it out, or ask for profile default"),
     ("plan", {"profile": "paper"}, {"protect": [(0, 5)]}, "compress.groups[0].protect", "does not let this be set"),
-    ("plan", {"window": 65}, {}, "compress.queries.rows", "window is 65, but only 64"),
+    ("plan", {"window": 65}, {}, "compress.queries.rows", "ask for a smaller window"),
 ]
 
 
@@ -87,6 +87,8 @@ LAYER_PLANS: list[tuple[list[Policy], str, str]] = [
     ([Policy(), Policy(layer_first=6)], "compress.groups[0].policies[1].layer_first", "layer 6 is not in this group"),
     ([Policy(), Policy(layer_first=3), Policy(layer_first=3)], "compress.groups[0].policies[2].layer_first",
      "ascending"),
+    ([Policy(), Policy(layer_first=3, selector="page")], "compress.groups[0].policies[1].selector",
+     "for selector chunk"),
     ([Policy(), Policy(layer_first=3, align=64)], "compress.groups[0].policies", "must keep equally many"),
 ]
 

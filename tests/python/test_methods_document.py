@@ -109,6 +109,13 @@ def test_chunkkvctl_says_what_it_lacks(daemon: Daemon, name: str, words: str, st
     assert words in done.stderr
 
 
+def test_chunkkvctl_lists_the_words(daemon: Daemon) -> None:
+    """A word that is none: those that there are."""
+    done = run_plan(daemon, "--keep-ratio", "0.2", "--selector", "tokens")
+    assert done.returncode == 2
+    assert "--selector tokens: must be one of chunk, chunk_at, token, streaming, h2o, chunk_eg, page" in done.stderr
+
+
 def test_c_initializers_compile(tmp_path: Path) -> None:
     """The column for C is C."""
     source = tmp_path / "policies.c"
