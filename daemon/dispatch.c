@@ -81,6 +81,23 @@ static void serve_get_status(const struct call *call) {
         }
 }
 
+/* cancel_early() - a Cancel that overtook its target, which comes over another connection. Return: NULL: it will not come. */
+static struct ckv_window_entry *cancel_early(const struct call *call, uint64_t target) {
+        struct ckv_window *window = &call->session->window;
+        struct ckv_record_status status;
+        struct ckv_window_entry *entry;
+        struct ckv_answer answer;
+
+        if (ckv_window_bar(window, target, &entry))
+                return NULL;
+        ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+        ckv_answer_init(&answer, &status);
+        entry->is_compress = true;
+        entry->phase = CKV_PHASE_CANCELLED;
+        ckv_window_store(window, entry, &answer);
+        return entry;
+}
+
 /* serve_cancel() - ends the target if it has not begun to write; says what became of it either way */
 static void serve_cancel(const struct call *call) {
         uint64_t target = call->record->body.target.target_request_id;
@@ -90,6 +107,8 @@ static void serve_cancel(const struct call *call) {
 
         if (entry && entry->running)
                 (void)ckv_request_cancel(entry->running);
+        else if (!entry)
+                entry = cancel_early(call, target);
         if (entry && entry->is_compress && outcome_of(call, target, &outcome)) {
                 ckv_answer_send_outcome(&call->route, &outcome);
                 return;
@@ -232,6 +251,8 @@ static void serve_once(struct call *call) {
                 /* a repeat would be later still, so the refusal may be remembered */
                 break;
         case CKV_WINDOW_E_REPEAT:
+                if (call->entry->barred && call->record->head.type == CKV_RECORD_COMPRESS)
+                        ckv_slot_refuse(call->session, &call->record->body.compress, CKV_CODE_CANCELLED);
                 if (call->entry->answered)
                         ckv_answer_send(&call->route, call->entry->answer, true);
                 else if (call->entry->running)

@@ -18,6 +18,8 @@
 #include <errno.h>
 #include <string.h>
 
+enum { AHEAD_MOST = 64 };       /* ids that a client may have given out and not sent, or that are on their way */
+
 void ckv_answer_deinit(struct ckv_answer *answer) {
         free(answer->attachment);
         *answer = (struct ckv_answer){ 0 };
@@ -49,7 +51,7 @@ int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_diges
                 return CKV_WINDOW_E_OLD;
         entry = &window->entries[id % CKV_LIMIT_STORED_OUTCOMES];
         if (entry->id == id) {
-                if (entry->body_digest != body_digest)
+                if (entry->body_digest != body_digest && !entry->barred)
                         return CKV_WINDOW_E_CONFLICT;
                 *ret_entry = entry;
                 return CKV_WINDOW_E_REPEAT;
@@ -66,6 +68,17 @@ int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_diges
         window->highest = CKV_MAX(window->highest, id);
         *ret_entry = entry;
         return 0;
+}
+
+int ckv_window_bar(struct ckv_window *window, uint64_t id, struct ckv_window_entry **ret_entry) {
+        int r;
+
+        if (id > window->highest && id - window->highest > AHEAD_MOST)
+                return CKV_WINDOW_E_OLD;
+        r = ckv_window_enter(window, id, 0, ret_entry);
+        if (r == 0)
+                (*ret_entry)->barred = true;
+        return r;
 }
 
 struct ckv_window_entry *ckv_window_find(struct ckv_window *window, uint64_t id) {

@@ -32,6 +32,7 @@ struct ckv_window_entry {
         struct ckv_request *running;    /* that works on it, or NULL; one that is held was answered once already */
         struct ckv_answer *answer;      /* owned, there from the beginning: an outcome that could not be stored could happen twice */
         bool answered;                  /* *answer is one */
+        bool barred;                    /* it was cancelled before it came: answered so, whatever its body */
         bool is_compress;               /* or Repair: has a phase */
         uint8_t phase;                  /* is_compress, and not running: how it ended, enum ckv_phase */
         struct ckv_evictable sets;      /* what the sets of the answer cost, while it has them */
@@ -55,6 +56,16 @@ enum ckv_window_outcome {
 
 /* ckv_window_enter() - judge an id. Return: 0, a CKV_WINDOW_E_* outcome, or -ENOMEM: the id is as if it had never come. */
 int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_digest, struct ckv_window_entry **ret_entry);
+
+/**
+ * ckv_window_bar() - an id that was not seen and may still be on its way is never to be executed
+ *
+ * A little ahead of the highest id only: one that is far off was never given out, and taking it in would end the use of
+ * all that come before it.
+ *
+ * Return: 0, and the caller stores what it is to be answered; an outcome or -ENOMEM as ckv_window_enter().
+ */
+int ckv_window_bar(struct ckv_window *window, uint64_t id, struct ckv_window_entry **ret_entry);
 
 /* ckv_window_find() - the entry of an id that was seen and is remembered, or NULL */
 struct ckv_window_entry *ckv_window_find(struct ckv_window *window, uint64_t id);

@@ -91,6 +91,32 @@ START_TEST(test_running_slot_is_not_taken) {
 }
 END_TEST
 
+/* Cancelled before it came: whatever comes of this id is a repeat. Only of ids that can still be on their way. */
+START_TEST(test_barred_ids) {
+        struct ckv_window_entry *entry, *again;
+        struct ckv_answer answer = { 0 };
+
+        ck_assert_int_eq(ckv_window_bar(&window, 65, &entry), CKV_WINDOW_E_OLD);
+        ck_assert_int_eq(ckv_window_bar(&window, 0, &entry), CKV_WINDOW_E_OLD);
+        run(5000, 1);
+        ck_assert_int_eq(ckv_window_bar(&window, 5000 + 65, &entry), CKV_WINDOW_E_OLD);
+        ck_assert_int_eq(ckv_window_bar(&window, UINT64_MAX, &entry), CKV_WINDOW_E_OLD);
+        ck_assert_int_eq(ckv_window_bar(&window, 5000 - CKV_LIMIT_STORED_OUTCOMES, &entry), CKV_WINDOW_E_OLD);
+        ck_assert_int_eq(ckv_window_bar(&window, 5000 + 64, &entry), 0);
+        /* the id that shared its place is out of the window, not new again */
+        ck_assert_uint_eq(ckv_window_lowest(&window), 5000 + 64 - CKV_LIMIT_STORED_OUTCOMES + 1);
+        ckv_window_store(&window, entry, &answer);
+        ck_assert_int_eq(ckv_window_enter(&window, 5064, 77, &again), CKV_WINDOW_E_REPEAT);
+        ck_assert_ptr_eq(again, entry);
+        ck_assert(again->answered);
+        /* others are as ever, and its place is free for the next */
+        ck_assert_int_eq(ckv_window_enter(&window, 5001, 1, &again), 0);
+        ck_assert_int_eq(ckv_window_enter(&window, 5001, 2, &again), CKV_WINDOW_E_CONFLICT);
+        ck_assert_int_eq(ckv_window_enter(&window, 5064 + CKV_LIMIT_STORED_OUTCOMES, 1, &again), 0);
+        ck_assert(!again->barred);
+}
+END_TEST
+
 START_TEST(test_old_answers_lose_their_sets_and_nothing_else) {
         struct ckv_record_group_result group;
         struct ckv_window_entry *entry;
@@ -162,6 +188,7 @@ int main(void) {
         tcase_add_test(tcase, test_repeat_and_conflict);
         tcase_add_test(tcase, test_window_edges);
         tcase_add_test(tcase, test_running_slot_is_not_taken);
+        tcase_add_test(tcase, test_barred_ids);
         tcase_add_test(tcase, test_old_answers_lose_their_sets_and_nothing_else);
         tcase_add_test(tcase, test_stored_sets_are_a_cache);
         suite_add_tcase(suite, tcase);

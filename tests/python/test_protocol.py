@@ -329,6 +329,27 @@ def test_cancel_wins_or_loses_but_never_both(client: chunkkv.Client) -> None:
         assert CacheState.CLEAN in results, "no cancel ever won"
 
 
+@pytest.mark.tries(15)
+def test_cancel_that_overtakes_its_request(raw: RawSession, client: chunkkv.Client, cache: chunkkv.SharedCache) -> None:
+    """They come over two connections: the order of arrival is anyone's guess, and what was promised holds."""
+    page = client._link.page
+    assert page is not None
+    before = cache.memory.numpy(cache.memory.size, np.uint8).copy()
+    ticket = page.take()
+    assert ticket is not None
+    request = raw.request(compress=body_of(cache))
+    request.compress.control_slot, request.compress.control_use = ticket.number, ticket.use
+    told = raw.ask(raw.request(cancel=pb.Cancel(target_request_id=request.request_id))).outcome
+    assert (told.phase, told.code, told.cache) == (pb.PHASE_CANCELLED, pb.CODE_CANCELLED, pb.CACHE_CLEAN)
+    for _ in range(2):
+        answer = raw.ask(request)
+        assert (answer.status.code, answer.status.cache) == (pb.CODE_CANCELLED, pb.CACHE_CLEAN)
+    assert page.has_ended(ticket), "its slot waits for ever"
+    assert np.array_equal(before, cache.memory.numpy(cache.memory.size, np.uint8))
+    page.give_back(ticket, answered=True)
+    assert client.compress(cache, rows=ROWS, keep_ratio=0.5).cache == CacheState.COMMITTED
+
+
 def test_cancelled_request_stays_cancelled(raw: RawSession, client: chunkkv.Client) -> None:
     with prepared(client, 16_384, layers=2) as cache:
         request = raw.request(20, compress=body_of(cache))
