@@ -94,7 +94,7 @@ $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 
 -include $(OBJECTS:.o=.d)
 
-.PHONY: help all check-programs demo check unit fuzz lint docs install install-units clean bench-peers-indices \
+.PHONY: help all check-programs demo check unit fuzz lint docs methods install install-units clean bench-peers-indices \
         bench-accuracy-small bench-random-problems
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
@@ -107,6 +107,7 @@ help:
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
 	@echo "make docs      write the generated tables into README.md and docs/"
+	@echo "make methods   ask a daemon what each method keeps; write the tables and pictures of docs/methods.md"
 	@echo "make install   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
 	@echo "make clean     remove build/"
 	@echo
@@ -162,6 +163,11 @@ lint:
 
 docs:
 	@tools/table --write
+
+methods:
+	@tools/setup run
+	@$(MAKE) $(JOBS) all
+	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python tools/methods.py write
 
 D := $(DESTDIR)$(PREFIX)
 install: all install-units install-library install-man
