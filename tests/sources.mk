@@ -275,4 +275,10 @@ test_alloc_parts_OBJECTS := $(O)/gen/proto/chunkkv.pb-c.o
 test_alloc_parts_LIBS := kernels proto ipc base
 test_alloc_parts_LDFLAGS := $(WRAPPED)
 test_alloc_parts_LDLIBS := $(CHECK_LDLIBS) -lprotobuf-c
+TESTS += test_alloc_client
+test_alloc_client_SOURCES := tests/test_alloc_client.c tests/support_alloc.c tests/support_client.c tools/private.c
+test_alloc_client_LIBS := $(chunkkv_LIBS)
+test_alloc_client_LDFLAGS := $(WRAPPED)
+test_alloc_client_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
+$(O)/test_alloc_client: | $(O)/chunkkvd $(O)/chunkkv-gate
 PB_SOURCES += tests/test_alloc_parts.c

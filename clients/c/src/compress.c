@@ -20,6 +20,8 @@
 
 /* How long after the deadline the fate of a writing job is waited for. */
 #define SETTLE_NSEC (2 * CKV_NSEC_PER_SEC)
+/* How long the answer to a Cancel is waited for that nobody asked for. */
+#define CANCEL_MSEC 1000u
 /* What the envelope adds to a request: numbers, boot id and session token. */
 #define ENVELOPE_BYTES 96u
 
@@ -263,6 +265,13 @@ static bool is_stale(const struct ckv__request *request) {
         return reply && reply->status && reply->status->code == CHUNKKV__V1__CODE__CODE_STALE_BOOT;
 }
 
+static bool is_held(const struct ckv__request *request) {
+        const Chunkkv__V1__Response *reply = request->reply;
+
+        return reply && reply->body_case == CHUNKKV__V1__RESPONSE__BODY_COMPRESSED &&
+               reply->compressed->phase == CHUNKKV__V1__PHASE__PHASE_SELECTED;
+}
+
 /* Is the end of the job known, so that it can be forgotten? */
 static bool is_known(const struct ckv__writing *writing, int error, uint32_t cache) {
         if (error == 0)
@@ -290,6 +299,9 @@ int ckv__request_finish(struct chunkkv_client *client, struct ckv__request *requ
         }
         if (r && writing && writing->torn && cache == CHUNKKV_CACHE_CLEAN)
                 cache = error.cache = CHUNKKV_CACHE_TORN_REPAIRABLE;    /* it was a repair, and did nothing */
+        /* held for a caller who does not get to know: not for long; its slot is free when the next job comes that way */
+        if (r && is_held(request))
+                (void)cancel(client, request->id, CANCEL_MSEC, NULL, NULL);
         if (writing) {
                 writing->torn = r && cache == CHUNKKV_CACHE_TORN_REPAIRABLE;
                 writing->selected = r == 0 && (*ret_result)->phase == CHUNKKV_PHASE_SELECTED;
