@@ -78,10 +78,10 @@ class Faults:
             for name in ours:
                 del os.environ[name]
 
-    def daemon(self, endpoints: tuple[str, ...]) -> Daemon:
+    def daemon(self, endpoints: tuple[str, ...], options: tuple[str, ...]) -> Daemon:
         """One that obeys."""
         with self.preloaded():
-            return Daemon(endpoints=endpoints)
+            return Daemon(endpoints=endpoints, options=options)
 
     def close(self) -> None:
         del self._orders

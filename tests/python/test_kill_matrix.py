@@ -13,6 +13,7 @@ import kill_matrix
 import pytest
 from kill_matrix import ENGINE_POINTS, Matrix, all_points, pairs
 
+pytestmark = pytest.mark.timeout(600)  # the first test of a run makes a build
 SEEDS = int(os.environ.get("CHUNKKV_KILL_SEEDS", "5"))
 
 
