@@ -72,6 +72,7 @@ const struct ckv_option ckv_options[] = {
         { "version", NULL, CKV_OPTION_FLAG, CKV_COMMAND_ALL, AT(version), .help = "version of this program" },
 
         { "key", "F.npy", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(key),
+          .heading = "Tensors",
           .help = "keys of one layer, [rows, heads, size], instead of a FILE; the layer is number 0" },
         { "query", "F.npy", CKV_OPTION_TEXT, CKV_COMMAND_TENSORS, AT(query),
           .help = "its newest queries, with --key; newest last" },
@@ -89,7 +90,8 @@ const struct ckv_option ckv_options[] = {
           .help = "names of the tensors: query=...{layer}...,key=...,value=...,lse=...,sink_logits=... (layer{layer}.query and so on)" },
         { "query-rows", "N", CKV_OPTION_NUMBER, CKV_COMMAND_TENSORS, AT(query_rows),
           .help = "send only the newest N rows of the queries (all, up to 256)" },
-        { "keep-ratio", "PART", CKV_OPTION_PART, JOB(keep_ratio), .help = "part of the rows to keep, 0.000001 to 1" },
+        { "keep-ratio", "PART", CKV_OPTION_PART, JOB(keep_ratio), .heading = "How much is kept",
+          .help = "part of the rows to keep, 0.000001 to 1" },
         { "max-tokens", "N", CKV_OPTION_NUMBER, JOB(max_tokens),
           .help = "rows to keep; with --keep-ratio the smaller holds" },
         { "protect", "A:B", CKV_OPTION_SPAN, JOB(protect), .help = "keep positions A to B-1, may be repeated" },
@@ -103,6 +105,7 @@ const struct ckv_option ckv_options[] = {
           .help = "tokens the model has seen (the rows of the file)" },
 
         { "profile", NULL, CKV_OPTION_WORD, POLICY(profile), WORDS(profile_words),
+          .heading = "The method (docs/methods.md has them by name; what is left out, the profile says)",
           .help = "set of defaults (default)" },
         { "scorer", NULL, CKV_OPTION_WORD, POLICY(scorer), WORDS(scorer_words), .help = "what rows are judged by" },
         { "selector", NULL, CKV_OPTION_WORD, POLICY(selector), WORDS(selector_words),
@@ -110,12 +113,14 @@ const struct ckv_option ckv_options[] = {
         { "hybrid", NULL, CKV_OPTION_WORD, CKV_COMMAND_PLAN | CKV_COMMAND_COMPRESS, AT(hybrid), WORDS(selector_words),
           .help = "another selector for the upper half of the layers" },
         { "layer-first", "N", CKV_OPTION_ZERO, POLICY(layer_first), .help = "first layer that the policy holds for" },
-        { "window", "N", CKV_OPTION_NUMBER, POLICY(window), .help = "newest query rows that vote" },
+        { "window", "N", CKV_OPTION_NUMBER, POLICY(window), .heading = "Window, chunks, and rows that are always kept",
+          .help = "newest query rows that vote" },
         { "chunk", "N", CKV_OPTION_NUMBER, POLICY(chunk), .help = "rows of a chunk" },
         { "sinks", "N", CKV_OPTION_COUNT, POLICY(sinks), .help = "first rows, always kept" },
         { "recent", "N", CKV_OPTION_COUNT, POLICY(recent), .help = "last rows, always kept" },
         { "min-tokens", "N", CKV_OPTION_COUNT, POLICY(min_tokens), .help = "shorter sequences are kept whole" },
-        { "pool", NULL, CKV_OPTION_WORD, POLICY(pool), WORDS(pool_words), .help = "smoothing along the rows" },
+        { "pool", NULL, CKV_OPTION_WORD, POLICY(pool), WORDS(pool_words), .heading = "Scores",
+          .help = "smoothing along the rows" },
         { "pool-size", "N", CKV_OPTION_NUMBER, POLICY(pool_size), .help = "rows of the pool, odd" },
         { "norm", NULL, CKV_OPTION_WORD, POLICY(norm), WORDS(norm_words), .help = "over the rows of the window" },
         { "heads", NULL, CKV_OPTION_WORD, POLICY(heads), WORDS(heads_words), .help = "over the KV heads" },
@@ -126,6 +131,7 @@ const struct ckv_option ckv_options[] = {
         { "unit-reduce", NULL, CKV_OPTION_WORD, POLICY(unit_reduce), WORDS(unit_words),
           .help = "over the rows of a chunk" },
         { "layer-sets", NULL, CKV_OPTION_WORD, POLICY(layers), WORDS(layers_words),
+          .heading = "Sets and budgets",
           .help = "a kept set for each layer, or one for all" },
         { "layer-reduce", NULL, CKV_OPTION_WORD, POLICY(layer_reduce), WORDS(layer_words),
           .help = "over the layers, with --layer-sets one" },
@@ -136,11 +142,13 @@ const struct ckv_option ckv_options[] = {
         { "align", "N", CKV_OPTION_NUMBER, POLICY(align), .help = "round the budget up to a multiple of N rows" },
         { "join", NULL, CKV_OPTION_WORD, POLICY(join), WORDS(join_words),
           .help = "chunks and window, in profile paper" },
-        { "scale", "X", CKV_OPTION_REAL, POLICY(scale), .help = "the model's factor on logits (1 / sqrt(head size))" },
+        { "scale", "X", CKV_OPTION_REAL, POLICY(scale), .heading = "The model",
+          .help = "the model's factor on logits (1 / sqrt(head size))" },
         { "softcap", "X", CKV_OPTION_REAL, POLICY(softcap), .help = "the model's soft cap on logits (none)" },
         { "sliding", "N", CKV_OPTION_ZERO, POLICY(sliding),
           .help = "rows of the model's sliding window (0: full attention)" },
         { "window-reduce", NULL, CKV_OPTION_WORD, POLICY(window_reduce), WORDS(rows_words),
+          .heading = "Votes of query rows, with --scorer window",
           .help = "over the query rows" },
         { "vote-rows", "N", CKV_OPTION_NUMBER, POLICY(vote_rows), .help = "newest query rows of --window-reduce max" },
         { "contrast-first", "N", CKV_OPTION_COUNT, POLICY(contrast_first),
@@ -148,6 +156,7 @@ const struct ckv_option ckv_options[] = {
         { "contrast-end", "N", CKV_OPTION_COUNT, POLICY(contrast_end), .help = "... up to this one is subtracted" },
         { "mute", "N", CKV_OPTION_COUNT, POLICY(mute), .help = "first rows whose scores count as 0" },
         { "spike-keep", "N", CKV_OPTION_NUMBER, POLICY(spike_keep),
+          .heading = "For one selector or plan alone",
           .help = "rows of a spiky chunk, for --selector chunk_eg" },
         { "page", "N", CKV_OPTION_NUMBER, POLICY(page), .help = "rows of a page, for --selector page" },
         { "beta", "N", CKV_OPTION_NUMBER, POLICY(beta), .help = "slope of budgets over layers (PyramidKV)" },
@@ -194,6 +203,8 @@ static void row_help(FILE *to, const struct ckv_option *row) {
 }
 
 void ckv_settings_help(FILE *to, enum ckv_command command) {
+        const char *heading = NULL;     /* of the next option that is shown */
+
         for (size_t i = 0; i < ckv_command_count; i++) {
                 if (!command || command == ckv_commands[i].command)
                         (void)fprintf(to, "chunkkvctl %s%s [OPTION ...]\n        %s\n", ckv_commands[i].name,
@@ -201,9 +212,14 @@ void ckv_settings_help(FILE *to, enum ckv_command command) {
         }
         (void)fprintf(to, "\nOptions (what holds without them):\n");
         for (size_t i = 0; i < ckv_option_count; i++) {
-                if (command ? (ckv_options[i].commands & (unsigned)command) != 0 :
-                ckv_options[i].commands == CKV_COMMAND_ALL)
-                        row_help(to, &ckv_options[i]);
+                if (ckv_options[i].heading)
+                        heading = ckv_options[i].heading;
+                if (command ? (ckv_options[i].commands & (unsigned)command) == 0 : ckv_options[i].commands != CKV_COMMAND_ALL)
+                        continue;
+                if (heading)
+                        (void)fprintf(to, "\n%s:\n", heading);
+                heading = NULL;
+                row_help(to, &ckv_options[i]);
         }
         if (!command)
                 (void)fprintf(to, "\nchunkkvctl plan --help lists what a plan may ask for.\n");

@@ -34,6 +34,7 @@ struct ckv_option {
         const char *const *words;       /* [word_count] NULL where a number has no word */
         size_t word_count;
         const char *help;
+        const char *heading;            /* stands in the help above this option and those behind it; NULL = as the one before */
 };
 
 struct ckv_command_row {
