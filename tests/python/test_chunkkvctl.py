@@ -412,6 +412,8 @@ def test_demo_ends_with_a_page() -> None:
                           timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "are bit for bit the rows" in done.stdout
+    beside = done.stdout[done.stdout.index("profile vote beside default") :].splitlines()
+    assert [line.split()[-1] for line in beside[2:6]] == ["14"] * 4
     assert done.stdout.splitlines()[-1] == str(page)
     shown = Page(page)
     assert [layer["n"] for layer in shown.data["layers"]] == [2, 3, 10, 11, 18, 19, 26, 27]
