@@ -42,8 +42,8 @@ static const struct ckv_policy asked[] = {
 
 /* The other bits of a policy that say that a field was asked for are set by whoever resolves it: nothing here is 0. */
 static struct random_job *new_job(int i) {
-        const struct random_shape shape = { .groups = 1, .layers = 2, .rows = 120, .kv_heads = 2, .dims = 8, .contiguous = true, .dtype = CKV_DTYPE_F32,
-                                            .asked = &asked[i], .keep_ratio = 400000 };
+        const struct random_shape shape = { .groups = 1, .layers = 2, .rows = 120, .kv_heads = 2, .dims = 8, .contiguous = true,
+                                            .dtype = CKV_DTYPE_F32, .asked = &asked[i], .keep_ratio = 400000 };
 
         return random_job_new(31, &shape);
 }

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import kill_matrix
-
 from daemon import Daemon
 
 CALLS = ("malloc accept4 recvmsg sendmsg mmap fstat fcntl epoll_wait epoll_ctl pidfd_open posix_spawn memfd_create "

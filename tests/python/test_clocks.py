@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_gate_kill import Neighbour, prepared
 
 import chunkkv
 from chunkkv.wire import Code
 from daemon import ROOT, Daemon, build_directory
+from test_gate_kill import Neighbour, prepared
 
 HOUR = 3600
 CLIENT = """

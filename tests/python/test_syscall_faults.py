@@ -18,16 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kill_matrix
 import numpy as np
 import pytest
+
+import chunkkv
+import kill_matrix
+from daemon import build_directory, is_alive
 from faults import CALLS, Faults
 from test_gate_kill import gate_of
 
-import chunkkv
-from daemon import build_directory, is_alive
-
-pytestmark = pytest.mark.timeout(600)  # the first test of a run makes a build
+# the first test of a run makes a build
+pytestmark = [pytest.mark.timeout(600), pytest.mark.tries(21)]
 ALL = os.environ.get("CHUNKKV_FAULTS") == "all"
 SEED = int(os.environ.get("CHUNKKV_FAULT_SEED", "1"))
 ROWS, BLOCK, HEADS, DIM, LAYERS = 256, 16, 2, 16, 2
