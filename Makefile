@@ -95,13 +95,15 @@ $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 -include $(OBJECTS:.o=.d)
 
 .PHONY: help all check-programs demo check unit fuzz lint docs methods install install-units clean bench-peers-indices \
-        bench-accuracy-small bench-random-problems
+        soak reliability-report bench-accuracy-small bench-random-problems
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make check     every test: installs what is missing"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
+	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
+	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
 	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
 	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
@@ -140,6 +142,17 @@ MINUTES ?= 1
 fuzz:
 	@tools/setup fuzz
 	@tools/fuzz $(MINUTES)
+
+soak:
+	@tools/setup check
+	@$(MAKE) $(JOBS) all
+	@build/venv/bin/python tests/python/soak.py --minutes $(MINUTES) --build $(O)
+
+reliability-report:
+	@tools/setup check
+	@tools/setup fuzz
+	@$(MAKE) $(JOBS) check-programs
+	@build/venv/bin/python tests/python/reliability_report.py --minutes $(MINUTES) --build $(O)
 
 bench-peers-indices:
 	@tools/setup peers

@@ -23,7 +23,7 @@ LONGEST_TEST = 300.0  # seconds; the slowest one kills 100 gates, and takes 100 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "tries(n, ...): shows the right outcome of these items of tests/tries.py")
+    config.addinivalue_line("markers", "tries(n, ...): shows the right outcome of these items of tries.py")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tries of the list (tests/tries.py) that no other file has: held requests of stopped engines, stopped cores, scribbled
+"""Tries of the list (tries.py) that no other file has: held requests of stopped engines, stopped cores, scribbled
 control pages, blocks reused too early, tokens and request ids of others.
 """
 
@@ -15,6 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import chunkkv
+from chunkkv._pb import chunkkv_pb2 as pb
+from chunkkv.wire import CacheState, Code, Slot
+from daemon import Daemon
+from raw import RawSession
 from tenant import (
     ROWS,
     WIDE_ROWS,
@@ -27,12 +33,6 @@ from tenant import (
     used,
     wide,
 )
-
-import chunkkv
-from chunkkv._pb import chunkkv_pb2 as pb
-from chunkkv.wire import CacheState, Code, Slot
-from daemon import Daemon
-from raw import RawSession
 
 OWNER, THIEF, BYSTANDER = 60011, 60012, 60013
 AS_USERS = os.geteuid() == 0
