@@ -149,8 +149,7 @@ soak:
 	@build/venv/bin/python tests/python/soak.py --minutes $(MINUTES) --build $(O)
 
 reliability-report:
-	@tools/setup check
-	@tools/setup fuzz
+	@tools/setup report
 	@$(MAKE) $(JOBS) check-programs
 	@build/venv/bin/python tests/python/reliability_report.py --minutes $(MINUTES) --build $(O)
 

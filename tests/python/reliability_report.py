@@ -162,8 +162,8 @@ def page(report: dict[str, Any], found: list[Target]) -> str:
                   f"{seen['busy_p99_ratio']} {seen['busy_p99_ratio_spread']}. {seen['tries_made']} tries were made."]
     tried = report["tries"]
     lines += ["", "## Tries", "",
-              f"Wrong: {tried.get('wrong', [])}. Not here: {tried.get('not_here', [])}. For CUDA memory only, not counted: "
-              f"{tried.get('waiting', [])}; of {tried.get('waiting_in_part', [])} a part.", ""]
+              f"Wrong: {tried.get('wrong', [])}. Not here: {tried.get('not_here', [])}. For CUDA memory only, not "
+              f"counted: {tried.get('waiting', [])}; of {tried.get('waiting_in_part', [])} a part.", ""]
     return "\n".join(lines)
 
 

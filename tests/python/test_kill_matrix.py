@@ -35,6 +35,7 @@ def test_there_are_enough_points() -> None:
 
 
 @pytest.mark.parametrize(("victim", "point"), pairs(all_points()))
+@pytest.mark.tries(13)
 def test_no_cache_is_lost(matrix: Matrix, victim: str, point: str) -> None:
     for seed in range(SEEDS):
         matrix.trial(victim, point, seed)

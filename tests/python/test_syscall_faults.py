@@ -194,6 +194,7 @@ def counted(stage: Stage, call: str, in_gate: bool) -> int:
     return int(order.seen) - before
 
 
+@pytest.mark.tries(21)
 def test_one_allocation_of_the_core_fails(stage: Stage) -> None:
     total = counted(stage, "malloc", in_gate=False)
     assert total > 20
@@ -207,6 +208,7 @@ def test_one_allocation_of_the_core_fails(stage: Stage) -> None:
     print(f"{total} allocations in a session of the core; {met}")
 
 
+@pytest.mark.tries(21)
 def test_one_allocation_of_a_gate_fails(points: None) -> None:
     """It is the first one of a daemon that obeys, so each has a daemon of its own."""
     total = 0
@@ -223,6 +225,7 @@ def test_one_allocation_of_a_gate_fails(points: None) -> None:
 
 
 @pytest.mark.parametrize("in_gate", [False, True], ids=["core", "gate"])
+@pytest.mark.tries(21)
 def test_one_in_a_hundred_allocations_fails(points: None, in_gate: bool) -> None:
     for seed in range(10 if ALL else 2):
         stage = Stage(of_a_gate=in_gate)
@@ -233,11 +236,13 @@ def test_one_in_a_hundred_allocations_fails(points: None, in_gate: bool) -> None
         stage.close()
 
 
+@pytest.mark.tries(21)
 def test_every_call_has_its_errors() -> None:
     assert list(ERRORS) == CALLS
 
 
 @pytest.mark.parametrize("call", [call for call in ERRORS if call != "malloc"])
+@pytest.mark.tries(21)
 def test_system_calls_of_the_core_fail(stage: Stage, call: str) -> None:
     cases = list(itertools.product(ERRORS[call].split(), [1, 2, 3, 4, 6, 9, 15, 25, 50], [1, 3]))
     met = 0
@@ -254,6 +259,7 @@ def gate_was_replaced(stage: Stage) -> bool:
     return "GATE_STARTED endpoint=main" in stage.daemon.log().partition(" READY ")[2]
 
 
+@pytest.mark.tries(21)
 def test_system_calls_of_a_gate_fail(points: None) -> None:
     cases = [case for case in itertools.product(FAULTS, [1, 2, 5]) if case[0][0] in IN_A_GATE]
     stage = Stage(of_a_gate=True)
@@ -271,6 +277,7 @@ def test_system_calls_of_a_gate_fail(points: None) -> None:
     print(f"{met} of {len(drawn(cases, 25))} met a fault")
 
 
+@pytest.mark.tries(21)
 def test_calls_fail_while_a_gate_is_replaced(stage: Stage) -> None:
     """What only the start of a gate needs: if that fails, the core tries again."""
     cases = [(call, name, n) for (call, name), n in itertools.product(FAULTS, (1, 2, 3, 5))
@@ -313,6 +320,7 @@ def start_under(faults: Faults, directory: Path) -> tuple[int | None, str]:
     return failed, log.read_text()
 
 
+@pytest.mark.tries(21)
 def test_faults_at_the_start(points: None) -> None:
     """Ready in spite of it, or an end with a sentence; never a crash, never neither."""
     faults = Faults()

@@ -91,6 +91,9 @@ PROGRAMS: dict[str, tuple[int, ...]] = {
     "test_daemon_process": (22, 23),
     "test_client_faults": (13,),
     "test_sandbox": (29,),
+    "test_alloc_core": (21,),
+    "test_alloc_client": (21,),
+    "test_alloc_parts": (21,),
 }
 
 
