@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tenant import FORK, NOISE, ROWS, Tenant, await_in_flight, filled, moving, used
 
 import chunkkv
 from chunkkv._pb import chunkkv_pb2 as pb
 from chunkkv.wire import CacheState, Code, Mode, Slot
 from daemon import Daemon
 from raw import RawSession
+from tenant import FORK, NOISE, ROWS, Tenant, await_in_flight, filled, moving, used
 
 SEEDS = 30
 

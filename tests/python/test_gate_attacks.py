@@ -15,14 +15,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from tenant import FORK
-from test_gate_kill import Neighbour, gate_of
-from zmtp import LONG, MORE, SIGNATURE, Closed, Peer
 
 import chunkkv
 from chunkkv._pb import chunkkv_pb2 as pb
 from chunkkv.wire import Code
 from daemon import Daemon
+from tenant import FORK
+from test_gate_kill import Neighbour, gate_of
+from zmtp import LONG, MORE, SIGNATURE, Closed, Peer
 
 CONNECTS = int(os.environ.get("CHUNKKV_CONNECTS", "3000"))
 HELD = 16  # connections of one user, base/limits.def

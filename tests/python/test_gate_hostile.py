@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from test_gate_kill import ROWS, prepared
 
 import chunkkv
 from daemon import Daemon, build_directory, children
+from test_gate_kill import ROWS, prepared
 
 # what the core says of it when it kills the gate
 BREACHES = {
