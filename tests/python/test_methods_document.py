@@ -116,6 +116,19 @@ def test_chunkkvctl_lists_the_words(daemon: Daemon) -> None:
     assert "--selector tokens: must be one of chunk, chunk_at, token, streaming, h2o, chunk_eg, page" in done.stderr
 
 
+def test_lengths_for_chunkkvctl(daemon: Daemon, tmp_path: Path) -> None:
+    """The commands of the document, with this build and this Python."""
+    block = re.search(r"^```sh\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert block
+    commands = block[1].rstrip() + f" --endpoint {daemon.prefix()} --json"
+    for path, here in (("build/venv/bin/python", sys.executable), ("build/lengths", tmp_path / "lengths"),
+                       ("build/release", build_directory())):
+        commands = commands.replace(path, str(here))
+    done = subprocess.run(["sh", "-ec", commands], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [layer["budget"] for layer in json.loads(done.stdout)["layers"]] == [204] * 8
+
+
 def test_c_initializers_compile(tmp_path: Path) -> None:
     """The column for C is C."""
     source = tmp_path / "policies.c"
