@@ -196,6 +196,8 @@ void ckv_request_finish(struct ckv_request *request) {
 
 void ckv_request_move(struct ckv_request *request) {
         CKV_POINT(committing);
+        if (request->commit)
+                ckv_hold_moving(request);
         request->job->stage = CKV_STAGE_MOVE;
         ckv_engine_submit(request->session->daemon, request->job);
 }

@@ -98,6 +98,13 @@ bool ckv_hold_commit(struct ckv_session *session, const struct ckv_route *route,
         return true;
 }
 
+void ckv_hold_moving(struct ckv_request *request) {
+        struct ckv_record_result *told = &request->entry->answer->record.body.result;
+
+        told->status.cache = CKV_CACHE_PENDING;
+        told->u.compressed.phase = request->phase;
+}
+
 void ckv_hold_settle(struct ckv_request *request, const struct ckv_answer *answer) {
         const struct ckv_record_result *result = &answer->record.body.result;
         struct ckv_answer *stored = request->entry->answer, end;

@@ -146,6 +146,9 @@ void ckv_hold_end(struct ckv_request *request, const struct ckv_record_status *s
 bool ckv_hold_commit(struct ckv_session *session, const struct ckv_route *route, uint64_t target, struct ckv_window_entry *entry,
                      struct ckv_record_status *ret_status);
 
+/* ckv_hold_moving() - rows move from here on: a repeat of the Compress must not be told that the cache is CLEAN */
+void ckv_hold_moving(struct ckv_request *request);
+
 /* ckv_hold_settle() - the Commit was answered so: the Compress is answered so too, where it is repeated */
 void ckv_hold_settle(struct ckv_request *request, const struct ckv_answer *answer);
 

@@ -484,6 +484,10 @@ START_TEST(hold_and_commit) {
         ck_assert(commit(id, &status));
         if (with_slot)
                 ck_assert_uint_eq(page_phase(&page), CKV_PHASE_COMMITTING);
+        /* a repeat of the Compress while rows move is not told that nothing was written */
+        told = &entry_of(id)->answer->record.body.result;
+        ck_assert_uint_eq(told->status.cache, CKV_CACHE_PENDING);
+        ck_assert_uint_eq(told->u.compressed.phase, CKV_PHASE_COMMITTING);
         not_committed(id, CKV_CODE_CONFLICT, CKV_D_NOT_HELD);
         core.last_id--;
         ck_assert_int_eq(answered()->code, CKV_CODE_OK);
