@@ -83,7 +83,7 @@ uint64_t ckv_set_digest(uint64_t digest, const struct ckv_set *set) {
         for (size_t i = 0; i < set->kept->run_count; i++) {
                 uint32_t pair[2] = { set->kept->runs[i].src - end, set->kept->runs[i].len };
 
-                digest = ckv_fnv64(digest, pair, sizeof(pair));
+                digest = ckv_fnv64_words(digest, pair, CKV_ARRAY_SIZE(pair));
                 end = set->kept->runs[i].src + set->kept->runs[i].len;
         }
         return digest;

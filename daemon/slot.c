@@ -74,7 +74,7 @@ bool ckv_request_stores_sets(const struct ckv_request *request) {
 
 void ckv_slot_hash_table(struct ckv_request *request, const uint32_t *words, uint64_t count) {
         if (request->claim.control)
-                request->table_hash = ckv_fnv64(request->table_hash, words, count * sizeof(*words));
+                request->table_hash = ckv_fnv64_words(request->table_hash, words, count);
 }
 
 bool ckv_slot_open(struct ckv_request *request) {

@@ -4,6 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/fnv.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/macros.h"
@@ -31,6 +32,28 @@ START_TEST(siphash_published_vectors) {
                 message[i] = i;
         for (size_t i = 0; i < CKV_ARRAY_SIZE(vectors); i++)
                 ck_assert_uint_eq(ckv_siphash24(key, message, vectors[i].n), vectors[i].digest);
+}
+END_TEST
+
+START_TEST(fnv_of_words_is_that_of_their_bytes) {
+        uint32_t words[64], seed = 1;
+
+        /* the vector of draft-eastlake-fnv for "foobar" */
+        ck_assert_uint_eq(ckv_fnv64(CKV_FNV64_INIT, "foobar", 6), UINT64_C(0x85944171f73967e8));
+        for (int round = 0; round < 2000; round++) {
+                for (size_t i = 0; i < CKV_ARRAY_SIZE(words); i++) {
+                        seed = seed * 1664525 + 1013904223;
+                        words[i] = seed >> seed % 32 & (seed % 3 ? UINT32_MAX : 0xff00ff00);
+                }
+                words[0] = 0xff;
+                words[1] = 0x100;
+                words[2] = 0xffff;
+                words[3] = 0x10000;
+                words[4] = UINT32_MAX;
+                words[5] = 0;
+                ck_assert_uint_eq(ckv_fnv64_words((uint64_t)round, words, CKV_ARRAY_SIZE(words)),
+                                  ckv_fnv64((uint64_t)round, words, sizeof(words)));
+        }
 }
 END_TEST
 
@@ -227,6 +250,7 @@ int main(void) {
         int failed;
 
         tcase_add_test(tcase, siphash_published_vectors);
+        tcase_add_test(tcase, fnv_of_words_is_that_of_their_bytes);
         tcase_add_test(tcase, crc32c_published_vectors);
         tcase_add_test(tcase, hash_seeded_table_works);
         tcase_add_test(tcase, random_differs);
