@@ -198,7 +198,7 @@ START_TEST(help_and_version) {
 #undef OPT
         ck_assert_ptr_nonnull(strstr(out_text, "  --socket-mode    "));
         ck_assert_ptr_nonnull(strstr(out_text, "[0660]"));
-        ck_assert_ptr_nonnull(strstr(out_text, "[64M bytes]"));
+        ck_assert_ptr_nonnull(strstr(out_text, "[256M bytes]"));
         ck_assert_str_eq(err_text, "");
 }
 END_TEST
