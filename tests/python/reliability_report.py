@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
 LEAST_POINTS, LEAST_SEEDS = 20, 50
+OPEN_MARK, CLOSE_MARK = "<!-- figures -->", "<!-- /figures -->"
 MOST_EXPOSURE = 0.5  # as tests/test_systemd_units.sh
 
 
@@ -146,7 +147,7 @@ def machine() -> str:
 def page(report: dict[str, Any], found: list[Target]) -> str:
     """The report to read."""
     lines = ["# Reliability: a run of `make reliability-report`", "",
-             f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, {machine()}, load "
+             f"{report['when']} UTC, {report['machine']}, load "
              f"{report['load'][0]:.1f} before and {report['load'][1]:.1f} after, {report['seconds']:.0f} s.", "",
              "| figure | wanted | seen | | command |", "|---|---|---|---|---|"]
     lines += [f"| {t.name} | {t.wanted} | {t.value} | {'hit' if t.hit else '**miss**'} | `{t.command}` |"
@@ -167,6 +168,17 @@ def page(report: dict[str, Any], found: list[Target]) -> str:
     return "\n".join(lines)
 
 
+def publish(report: dict[str, Any]) -> None:
+    """The figures into docs/reliability.md."""
+    path = ROOT / "docs/reliability.md"
+    head, rest = path.read_text().split(OPEN_MARK)
+    tail = rest.split(CLOSE_MARK)[1]
+    text = page(report, targets(report))
+    when = text.split("\n\n")[1]
+    table = text.split("\n\n")[2]
+    path.write_text(f"{head}{OPEN_MARK}\n{when}\n\n{table.strip()}\n{CLOSE_MARK}{tail}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="of fuzzing")
@@ -176,7 +188,11 @@ def main() -> int:
     parser.add_argument("--points", help="a build with POINTS=1; made if not given")
     parser.add_argument("--only", default="victim,tries,kill,fuzz,exposure", help="parts; the others are then misses")
     parser.add_argument("--out", default=str(ROOT / "build/reliability"), help="without the ending")
+    parser.add_argument("--docs", action="store_true", help="run nothing: last run's figures to docs/reliability.md")
     options = parser.parse_args()
+    if options.docs:
+        publish(json.loads(Path(options.out + ".json").read_text()))
+        return 0
     options.build = str(Path(options.build).resolve())
     parts: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         "victim": victim, "tries": tries, "kill": kills, "fuzz": fuzz, "exposure": exposure}
@@ -197,6 +213,7 @@ def main() -> int:
         "reclaim_p99_s": figures.get("reclaim_p99_s"), "restart_ready_s": figures.get("restart_ready_s"),
         "tries": {"total": 0, "right": 0, **seen.get("tries", none)},
         "exposure": seen.get("exposure", none).get("exposure"), "victim": figures,
+        "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "machine": machine(),
         "load": [load, os.getloadavg()[0]], "seconds": round(time.monotonic() - start, 1),
     }
     found = targets(report)
