@@ -4,7 +4,7 @@
  * A tenant at its limit is refused as often as it asks, and a client that
  * retries asks a hundred times a second.  The first refusal is news.  The next
  * one is again when the slot has fallen below half of what was in use then,
- * but a user that swings to and fro on purpose gets a line a minute at most,
+ * but a user that goes up and down on purpose gets a line a minute at most,
  * and all users together CKV_LOG_BURST in ten seconds.
  *
  * REQUESTS is how an engine learns to wait, and no fault at all: its lines are

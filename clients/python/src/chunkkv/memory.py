@@ -81,7 +81,7 @@ class SharedMemory:
     def named(cls, size: int) -> SharedMemory:
         """Memory of at least `size` bytes under a POSIX shm name, for daemons that allow it (`--posix-shm on`).
 
-        Nothing seals it, so the daemon copies it to and fro instead of mapping it, and a move in place that is cut
+        Nothing seals it, so the daemon copies it in and out instead of mapping it, and a move in place that is cut
         off cannot be repaired.  Take allocate() wherever a descriptor can be sent.  The name goes with close().
         """
         size = whole("size", size, 1, MOST_BYTES)
