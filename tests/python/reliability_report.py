@@ -33,11 +33,11 @@ OPEN_MARK, CLOSE_MARK = "<!-- figures -->", "<!-- /figures -->"
 MOST_EXPOSURE = 0.5  # as tests/test_systemd_units.sh
 
 
-def run(title: str, command: list[str], env: dict[str, str] | None = None) -> str:
+def run(title: str, command: list[str]) -> str:
     """Run a part; what it prints is shown while it runs, and returned."""
     print(f"== {title}: {' '.join(command).replace(str(ROOT) + '/', '')}", flush=True)
     start, lines = time.monotonic(), []
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None
         for line in process.stdout:
