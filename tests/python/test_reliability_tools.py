@@ -83,7 +83,8 @@ def missed(report: dict[str, Any]) -> int:
 def test_targets() -> None:
     assert missed(GOOD) == 0
     for key, bad in (("fuzz", {"crashes": 1}), ("fuzz", {"executions": 0}), ("kill", {"lost": 1}),
-                     ("kill", {"points": 19}), ("kill", {"seeds": 49}), ("kill", {"never": 1}), ("tries", {"right": 25}),
+                     ("kill", {"points": 19}), ("kill", {"seeds": 49}),
+                     ("kill", {"never": 1}), ("tries", {"right": 25}),
                      ("tries", {"total": 0, "right": 0})):
         report = copy.deepcopy(GOOD)
         report[key].update(bad)  # type: ignore[attr-defined]
