@@ -67,12 +67,19 @@ void ckv_hold_end(struct ckv_request *request, const struct ckv_record_status *s
         ckv_request_end(request);
 }
 
-/* not_held() - why there is nothing to commit */
+/* not_held() - why there is nothing to commit, and what became of the cache: an earlier Commit may have had its way */
 static bool not_held(const struct ckv_session *session, const struct ckv_window_entry *target, struct ckv_record_status *status) {
-        if (target->running)
-                return ckv_refuse(status, CKV_CODE_CONFLICT, CKV_F_COMMIT_TARGET, CKV_D_NOT_HELD, target->id, target->running->phase, 0);
-        if (target->phase != CKV_PHASE_CANCELLED)
-                return ckv_refuse(status, CKV_CODE_CONFLICT, CKV_F_COMMIT_TARGET, CKV_D_NOT_HELD, target->id, target->phase, 0);
+        if (target->running) {
+                ckv_refuse(status, CKV_CODE_CONFLICT, CKV_F_COMMIT_TARGET, CKV_D_NOT_HELD, target->id, target->running->phase, 0);
+                if (target->running->phase == CKV_PHASE_COMMITTING)
+                        status->cache = CKV_CACHE_PENDING;
+                return false;
+        }
+        if (target->phase != CKV_PHASE_CANCELLED) {
+                ckv_refuse(status, CKV_CODE_CONFLICT, CKV_F_COMMIT_TARGET, CKV_D_NOT_HELD, target->id, target->phase, 0);
+                status->cache = target->answer->record.body.result.status.cache;
+                return false;
+        }
         if (target->answer->record.body.result.status.code == CKV_CODE_EXPIRED)
                 return over(session, CKV_F_COMMIT_TARGET, status);
         return ckv_refuse(status, CKV_CODE_CANCELLED, CKV_F_COMMIT_TARGET, CKV_D_CANCELLED, 0, 0, 0);

@@ -433,10 +433,11 @@ static bool commit(uint64_t target, struct ckv_record_status *status) {
         return false;
 }
 
-static void not_committed(uint64_t target, enum ckv_code code, enum ckv_detail detail) {
+static void not_committed(uint64_t target, enum ckv_code code, enum ckv_detail detail, enum ckv_cache_state cache) {
         struct ckv_record_status status;
 
         ck_assert(!commit(target, &status));
+        ck_assert_int_eq(status.cache, cache);
         ck_assert_msg(status.code == code && status.field == CKV_F_COMMIT_TARGET && status.detail == detail, "code %u, field %u, detail %u",
                       status.code, status.field, status.detail);
 }
@@ -488,7 +489,7 @@ START_TEST(hold_and_commit) {
         told = &entry_of(id)->answer->record.body.result;
         ck_assert_uint_eq(told->status.cache, CKV_CACHE_PENDING);
         ck_assert_uint_eq(told->u.compressed.phase, CKV_PHASE_COMMITTING);
-        not_committed(id, CKV_CODE_CONFLICT, CKV_D_NOT_HELD);
+        not_committed(id, CKV_CODE_CONFLICT, CKV_D_NOT_HELD, CKV_CACHE_PENDING);
         core.last_id--;
         ck_assert_int_eq(answered()->code, CKV_CODE_OK);
         ck_assert_uint_eq(result->u.compressed.phase, CKV_PHASE_DONE);
@@ -513,8 +514,8 @@ START_TEST(hold_and_commit) {
         ck_assert_uint_eq(first->phase, CKV_PHASE_DONE);
         ck_assert(entry_of(core.last_id)->answered && !entry_of(core.last_id)->running);
         ck_assert_uint_eq(core.session.tenant->used[CKV_SLOT_REQUESTS], 0);
-        not_committed(id, CKV_CODE_CONFLICT, CKV_D_NOT_HELD);
-        not_committed(12345, CKV_CODE_NOT_FOUND, CKV_D_UNKNOWN_REQUEST);
+        not_committed(id, CKV_CODE_CONFLICT, CKV_D_NOT_HELD, CKV_CACHE_COMMITTED);
+        not_committed(12345, CKV_CODE_NOT_FOUND, CKV_D_UNKNOWN_REQUEST, CKV_CACHE_CLEAN);
 }
 END_TEST
 
@@ -532,7 +533,7 @@ START_TEST(hold_ends_by_itself) {
                 ck_assert_uint_eq(page_phase(&page), CKV_PHASE_CANCELLED);
                 ck_assert_uint_eq(page.slots[0].code, CKV_CODE_EXPIRED);
         }
-        not_committed(id, CKV_CODE_EXPIRED, CKV_D_HOLD_OVER);
+        not_committed(id, CKV_CODE_EXPIRED, CKV_D_HOLD_OVER, CKV_CACHE_CLEAN);
 }
 END_TEST
 
@@ -542,7 +543,7 @@ START_TEST(hold_is_cancelled) {
         ck_assert(ckv_request_cancel(core.request));
         gone(id, CKV_CODE_CANCELLED);
         ck_assert_uint_eq(page_phase(&page), CKV_PHASE_CANCELLED);
-        not_committed(id, CKV_CODE_CANCELLED, CKV_D_CANCELLED);
+        not_committed(id, CKV_CODE_CANCELLED, CKV_D_CANCELLED, CKV_CACHE_CLEAN);
         /* the session ends: at once */
         page_submit(&page, &ask);
         id = held(true);
