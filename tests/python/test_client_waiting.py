@@ -195,6 +195,15 @@ def test_refusal_after_a_restart(gate: FakeGate, client: chunkkv.Client, copy: b
     assert caught.value.cache == state
 
 
+def test_session_that_ended_between_two_sendings(gate: FakeGate, client: chunkkv.Client) -> None:
+    """The answer to the first may have gone with the gate, and the session after it."""
+    gate.script = lambda g, r: pb.Response(status=pb.Status(code=pb.CODE_SESSION_UNKNOWN, cache=pb.CACHE_CLEAN)) \
+        if len(g.bodies("compress")) == 2 else None
+    with pytest.raises(chunkkv.SessionLost) as caught:
+        compress(client, 2.0)
+    assert caught.value.cache == CacheState.TORN
+
+
 def test_in_place_refusal_of_the_only_sending_is_clean(gate: FakeGate, client: chunkkv.Client) -> None:
     gate.script = lambda g, r: pb.Response(status=pb.Status(code=pb.CODE_STALE_BOOT))
     with pytest.raises(chunkkv.StaleBoot) as caught:

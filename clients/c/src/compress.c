@@ -141,8 +141,8 @@ static int take_answer(struct ckv__request *request, struct chunkkv_result **ret
         if (r == 0)
                 r = ckv__result_new(request, ret_result, ret_error);
         if (r == -EREMOTEIO && ret_error && request->sent_again && request->mode == CHUNKKV_MODE_IN_PLACE &&
-            ret_error->code == CHUNKKV_CODE_STALE_BOOT)
-                ret_error->cache = CHUNKKV_CACHE_TORN;  /* the first copy may have reached the daemon that died */
+            (ret_error->code == CHUNKKV_CODE_STALE_BOOT || ret_error->code == CHUNKKV_CODE_SESSION_UNKNOWN))
+                ret_error->cache = CHUNKKV_CACHE_TORN;  /* the first copy may have reached what ended before the second */
         if (r && ret_error) {
                 ret_error->request_id = request->handle;
                 /* the answer is unreadable, what it said about the tensors is not */
@@ -316,7 +316,7 @@ int ckv__request_finish(struct chunkkv_client *client, struct ckv__request *requ
                 request->tables = ckv__scratch_release(request->tables);
                 request->sets = ckv__scratch_release(request->sets);
         }
-        request = ckv__request_free(client, request);
+        (void)ckv__request_free(client, request);
         return r;
 }
 

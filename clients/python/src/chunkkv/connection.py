@@ -25,7 +25,6 @@ from .errors import (
     DaemonUnavailable,
     DeadlineExceeded,
     SessionLost,
-    StaleBoot,
     Unsupported,
     from_status,
     invalid,
@@ -173,10 +172,11 @@ class Connection:
         except CoreGone:
             state = lost if pending.sent else CacheState.CLEAN
             raise CoreDied("the daemon died before it answered", radius=Radius.DAEMON, cache=state) from None
-        if code_of(response) == Code.STALE_BOOT and pending.sent > 1:
-            # an earlier sending may have reached the daemon that died since
-            raise StaleBoot("the daemon was restarted before it answered", code=Code.STALE_BOOT,
-                            radius=Radius.SESSION, cache=lost)
+        if code_of(response) in (Code.STALE_BOOT, Code.SESSION_UNKNOWN) and pending.sent > 1:
+            # an earlier sending may have reached the daemon that died since, or the session before it ended
+            error = from_status(response.status)
+            error.cache = lost
+            raise error
         return response
 
     def _settle(self, channel: Channel, pending: Pending, target: int) -> pb.Response:
