@@ -95,8 +95,9 @@ static void reap(struct lane *lane) {
         (void)pthread_mutex_lock(&lane->mutex);
         closed = ckv_steal(&lane->closed);
         (void)pthread_mutex_unlock(&lane->mutex);
-        DL_FOREACH_SAFE(closed, node, next)
+        DL_FOREACH_SAFE(closed, node, next) {
                 node_free(node);
+        }
 }
 
 static int on_closed(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
@@ -147,8 +148,9 @@ static bool lane_stop(struct lane *lane) {
         if (!ended) {
                 /* the process ends now, and its descriptors with it; only the accounts must be right */
                 (void)pthread_mutex_lock(&lane->mutex);
-                DL_FOREACH_SAFE(lane->queued, node, next)
+                DL_FOREACH_SAFE(lane->queued, node, next) {
                         ckv_charge_deinit(&node->charge);
+                }
                 if (lane->closing)
                         ckv_charge_deinit(&lane->closing->charge);
                 (void)pthread_mutex_unlock(&lane->mutex);

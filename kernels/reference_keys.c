@@ -149,7 +149,7 @@ void ckv_ref_lag_partition(const struct ckv_job_group *group, const struct ckv_j
                 uint32_t rank = 0;
 
                 for (uint32_t n = 0; n < CKV_LAG_ROWS; n++)
-                        rank += score[n] < score[i] || (score[n] == score[i] && n < i);
+                        rank += score[n] < score[i] || (n < i && score[n] == score[i]);
                 ret_s[first + i] = score[i] == score[i] ? (double)rank / (double)CKV_LAG_ROWS : score[i];
         }
 }
