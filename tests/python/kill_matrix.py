@@ -346,6 +346,7 @@ def main() -> int:
         for victim, point in chosen:
             for seed in range(options.seeds):
                 matrix.trial(victim, point, seed)
+            print(f"{victim} at {point}: {matrix.trials} trials, {len(matrix.lost)} lost", flush=True)
     finally:
         matrix.close()
     for line in [*matrix.lost, *(f"never passed: {name}" for name in matrix.never)]:

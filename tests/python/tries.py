@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from victim import progress
+
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = "CUDA"
 
@@ -124,11 +126,6 @@ class Collector:
                 TRIES[n].skipped.append(report.nodeid)
             elif report.when == "call":
                 TRIES[n].passed += 1
-
-
-def progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r  {text}   ", end="", file=sys.stderr, flush=True)
 
 
 def run_tests(wanted: set[int]) -> int:

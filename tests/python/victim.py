@@ -42,6 +42,7 @@ from tenant import ROWS, Tenant, filled, idle, moving, scoring  # noqa: E402
 
 VICTIM, FIRST_ATTACKER = 60100, 60101
 PAUSE = 0.002  # between two requests of the victim
+QUIET = 15.0  # seconds between two lines of progress
 SETTLE = 0.3  # seconds at the start of a turn that are not counted
 TARGETS = {"victim_p99_ratio": 2.0, "greedy_p99_ratio": 3.0, "reclaim_p99_s": 1.0, "restart_ready_s": 3.0}
 
@@ -169,9 +170,16 @@ def restart(deaths: int) -> dict[str, Any]:
             "restart_registered_s": round(p(again, 0.99), 3), "cores_killed": deaths}
 
 
+_told = [time.monotonic()]
+
+
 def progress(text: str) -> None:
+    """Into one line of a terminal; elsewhere a line now and then."""
     if sys.stderr.isatty():
         print(f"\r  {text}      ", end="", file=sys.stderr, flush=True)
+    elif time.monotonic() > _told[0] + QUIET:
+        _told[0] = time.monotonic()
+        print(f"  {text}", flush=True)
 
 
 def main() -> int:
