@@ -126,6 +126,13 @@ def test_impossible_ratio_is_refused(ratio: float | str | Decimal) -> None:
         chunkkv.millionths(ratio)
 
 
+@pytest.mark.parametrize(("parts", "name"), [({"heavy": 1.5}, "heavy"), ({"recent": 0}, "recent")])
+def test_impossible_part_of_h2o_is_named(parts: dict[str, float], name: str) -> None:
+    with pytest.raises(chunkkv.InvalidArgument) as caught:
+        chunkkv.methods.h2o(**parts)
+    assert caught.value.field == name
+
+
 def test_policy_there_and_back() -> None:
     policy = chunkkv.Policy(profile="kvpress", window=64, chunk=20, sinks=0, pool="avg", pool_size=5, scale=0.125,
                             group_heads="mean", window_reduce="max", tight="refuse", selector="chunk_at",

@@ -68,7 +68,7 @@ def h2o(heavy: float = 0.1, recent: float = 0.1, **other: Any) -> Policy:
 
     It brings its own budget: give neither keep_ratio nor max_tokens.
     """
-    parts = {"heavy": millionths(heavy), "recent_part": millionths(recent)}
+    parts = {"heavy": millionths(heavy, "heavy"), "recent_part": millionths(recent, "recent")}
     return _policy({"selector": "h2o", "sinks": 0, **parts}, other)
 
 

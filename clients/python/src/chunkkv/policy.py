@@ -22,8 +22,8 @@ Scorer = Literal["window", "raw_qk", "drop", "knorm", "keydiff", "lagkv", "vk_ra
 Selector = Literal["chunk", "chunk_at", "token", "streaming", "h2o", "chunk_eg", "page"]
 
 
-def millionths(ratio: float | str | Decimal) -> int:
-    """A kept fraction as the integer that the wire carries.
+def millionths(ratio: float | str | Decimal, field: str = "keep_ratio") -> int:
+    """A kept fraction as the integer that the wire carries; `field` is what errors call it.
 
     A float is converted once, by rint(ratio * 1e6); text and Decimal exactly, from their digits.
 
@@ -34,18 +34,18 @@ def millionths(ratio: float | str | Decimal) -> int:
         try:
             exact = Decimal(ratio)
         except InvalidOperation:
-            raise invalid("keep_ratio", f"{ratio!r} is no decimal number") from None
+            raise invalid(field, f"{ratio!r} is no decimal number") from None
         if not exact.is_finite() or not 0 <= exact <= 1:
-            raise invalid("keep_ratio", f"{ratio!r} is not in (0, 1]")
+            raise invalid(field, f"{ratio!r} is not in (0, 1]")
         value = int((exact * MILLION).to_integral_value(ROUND_HALF_EVEN))
     else:
         if not isinstance(ratio, Real):
-            raise TypeError(f"keep_ratio must be a number, or text that is one, not {ratio!r}")
+            raise TypeError(f"{field} must be a number, or text that is one, not {ratio!r}")
         if not 0.0 <= ratio <= 1.0:
-            raise invalid("keep_ratio", f"{ratio!r} is not in (0, 1]")
+            raise invalid(field, f"{ratio!r} is not in (0, 1]")
         value = round(ratio * 1e6)  # round() of a float is rint(): to nearest, ties to even
     if not 1 <= value <= MILLION:
-        raise invalid("keep_ratio", f"{ratio!r} is {value} millionths, not 1 to {MILLION}")
+        raise invalid(field, f"{ratio!r} is {value} millionths, not 1 to {MILLION}")
     return value
 
 
