@@ -304,3 +304,26 @@ def test_channel_that_was_never_finished_does_not_wait_for_itself() -> None:
         circle.append(circle)
         del caught, circle
         gc.collect()
+
+
+# ---- queries
+
+def test_queries_that_were_not_given_do_not_vote(daemon: Daemon) -> None:
+    """Room for 64 query rows, of which fewer are filled in: rows of zeros would look at all keys alike."""
+    rng = np.random.default_rng(4)
+    newest = rng.normal(size=(40, 4, 8))
+    with chunkkv.Client(daemon.prefix()) as client, chunkkv.SharedCache.allocate(
+            client, layers=1, tokens=ROWS, kv_heads=2, q_heads=4, head_dim=8, dtype="f32") as cache:
+        cache.write(0, key=rng.normal(size=(ROWS, 2, 8)), value=rng.normal(size=(ROWS, 2, 8)), query=newest)
+        request: dict[str, Any] = {"rows": ROWS, "keep_ratio": 0.5, "policy": chunkkv.methods.vote(),
+                                   "scores_out": True, "score_kind": "rows"}
+        scores = client.plan(cache, **request).groups[0].scores
+        assert scores is not None
+        of_40 = chunkkv.Queries.of_array(cache.query(0)[None, -40:], region=cache.region)
+        assert np.array_equal(scores, client.plan(cache, queries=of_40, **request).groups[0].scores)
+        of_64 = client.plan(cache, **request).groups[0].scores
+        assert not np.array_equal(scores, of_64), "whoever takes the view has all rows to fill"
+        cache.write(0, query=newest[-8:])
+        with pytest.raises(chunkkv.InvalidArgument, match="8") as caught:
+            client.plan(cache, rows=ROWS, keep_ratio=0.5)
+        assert caught.value.field == "compress.queries.rows"

@@ -74,6 +74,7 @@ class SharedCache(Cache):
         self._queries = memory.numpy((len(numbers), window, q_heads, head_dim), dtype,
                                      2 * _aligned(self._keys.nbytes))
         self._place = {number: i for i, number in enumerate(numbers)}
+        self._query_rows: dict[int, int] = {}  # that the caller filled in, of layers where there are any
         self.region: Region
         self.register(client)
 
@@ -135,8 +136,12 @@ class SharedCache(Cache):
         return self._rows(self._values, layer)
 
     def query(self, layer: int) -> NDArray[Any]:
-        """Query rows of a layer, [window, q_heads, head_dim], newest last, a view; with bf16 its bits as uint16."""
+        """Query rows of a layer, [window, q_heads, head_dim], newest last, a view; with bf16 its bits as uint16.
+
+        From then on all rows of it count as given, whether they were filled in or not.
+        """
         view: NDArray[Any] = self._queries[self._index(layer)]
+        self._query_rows[layer] = self.window
         return view
 
     def write(self, layer: int, *, key: Any = None, value: Any = None, query: Any = None) -> None:
@@ -146,15 +151,17 @@ class SharedCache(Cache):
             layer: its number.
             key: [rows, kv_heads, head_dim], to the first rows.
             value: likewise.
-            query: [rows, q_heads, head_dim], to the last query rows, newest last.
+            query: [rows, q_heads, head_dim], to the last query rows, newest last; requests send as many as were given.
         """
         for name, source, view in (("key", key, self.key(layer)), ("value", value, self.value(layer))):
             if source is not None:
                 bits = self._bits(source, name, view)
                 view[: len(bits)] = bits
         if query is not None:
-            bits = self._bits(query, "query", self.query(layer))
-            self.query(layer)[self.window - len(bits) :] = bits
+            rows = self._queries[self._index(layer)]
+            bits = self._bits(query, "query", rows)
+            rows[self.window - len(bits) :] = bits
+            self._query_rows[layer] = max(len(bits), 1)
 
     def default_table(self, rows: int) -> Table:
         """The blocks from the first on that hold so many rows."""
@@ -165,8 +172,9 @@ class SharedCache(Cache):
         return Table(range(-(-rows // block)))
 
     def default_queries(self) -> Queries:
-        """The query rows of all layers."""
-        return Queries.of_array(self._queries, region=self.region, dtype=self.dtype)
+        """The query rows of all layers: the newest that every layer with queries was given; all, where none was."""
+        rows = min(self._query_rows.values(), default=self.window)
+        return Queries.of_array(self._queries[:, self.window - rows :], region=self.region, dtype=self.dtype)
 
     def close(self) -> None:
         """Unregister and let the memory go."""
