@@ -88,14 +88,17 @@ static void node_free(struct node *node) {
 
 /* reap() - what was closed is given back */
 static void reap(struct lane *lane) {
-        struct node *closed, *node, *next;
+        struct node *closed;
         eventfd_t ignored;
 
         (void)eventfd_read(lane->done_fd, &ignored);
         (void)pthread_mutex_lock(&lane->mutex);
         closed = ckv_steal(&lane->closed);
         (void)pthread_mutex_unlock(&lane->mutex);
-        DL_FOREACH_SAFE(closed, node, next) {
+        while (closed) {
+                struct node *node = closed;
+
+                DL_DELETE(closed, node);
                 node_free(node);
         }
 }
@@ -130,7 +133,7 @@ static int lane_start(struct ckv_daemon *daemon, struct lane *lane) {
 /* lane_stop() - what is queued is closed first. Return: false if the thread is stuck and keeps the lane. */
 static bool lane_stop(struct lane *lane) {
         struct timespec until;
-        struct node *node, *next;
+        struct node *node;
         bool ended = true;
 
         if (lane->started) {
@@ -148,9 +151,8 @@ static bool lane_stop(struct lane *lane) {
         if (!ended) {
                 /* the process ends now, and its descriptors with it; only the accounts must be right */
                 (void)pthread_mutex_lock(&lane->mutex);
-                DL_FOREACH_SAFE(lane->queued, node, next) {
+                for (node = lane->queued; node; node = node->next)
                         ckv_charge_deinit(&node->charge);
-                }
                 if (lane->closing)
                         ckv_charge_deinit(&lane->closing->charge);
                 (void)pthread_mutex_unlock(&lane->mutex);
