@@ -1,18 +1,16 @@
 /*
- * The side socket: attaching, offering descriptors, noticing deaths.
+ * A side connection: attaching, offering descriptors, noticing deaths.
  *
- * The core accepts these connections itself, so who is calling and which
- * descriptor came is first-hand.  Everything else about them is fixed: one
+ * Which descriptor came is first-hand here.  Everything else is fixed: one
  * record of 96 bytes, at most one descriptor, and whoever breaks a rule is
  * disconnected, which ends its session.  A client that is merely wrong (an
  * unsealed memfd, a quota) gets a code and goes on.
  *
- * A connection counts against its user from accept on, and one that is over
- * the limit is told so and closed before a byte of it is read.  At most 64
- * records of one connection are handled in one turn of the loop.
+ * At most 64 records of one connection are handled in one turn of the loop.
  *
- * Not here: what a control page is (daemon/control.c), CUDA descriptors, and
- * reading of memory: only regions do that.
+ * Not here: how connections come to be (daemon/side_accept.c), what a control
+ * page is (daemon/control.c), CUDA descriptors, and reading of memory: only
+ * regions do that.
  */
 #include "daemon/side.h"
 
@@ -25,43 +23,22 @@
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
 #include "daemon/session.h"
-#include "daemon/side_offer.h"
-#include "ipc/peer.h"
+#include "daemon/side_conn.h"
 #include "ipc/seqpacket.h"
 #include "proto/status.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/pidfd.h>
-#include <sys/socket.h>
 #include <utlist.h>
 
-enum { RECORDS_PER_TURN = 64, ACCEPTS_PER_TURN = 16 };
-enum { CONN_STRANGER = 1000 };  /* outcome of conn_new() beside those of ipc/peer.h and CKV_TENANT_E_QUOTA: said already */
-/* Turns of accepting in a second: where descriptors run out the socket stays readable, and the loop must not spin. */
-#define ACCEPT_TURNS_USEC UINT64_C(1000000)
-enum { ACCEPT_TURNS = 100 };
-
-struct ckv_side_conn {
-        struct ckv_side_conn *prev, *next;      /* endpoint->side_conns */
-        struct ckv_endpoint *endpoint;
-        int fd, pidfd;
-        struct ckv_peer peer;
-        struct ckv_charge charge;               /* CONNECTIONS; holds the tenant */
-        sd_event_source *socket_source, *process_source, *expiry_source;
-        bool attached;
-        uint8_t token[16];                      /* of attach; random only once attached */
-        struct ckv_side_offers offers;
-        struct ckv_control *control;            /* page that came with ATTACH, one reference; or NULL */
-        struct ckv_session *session;
-};
+enum { RECORDS_PER_TURN = 64 };
 
 /* Lines of the log that clients can provoke, all connections together. */
-static struct ckv_log_rate refused_rate, breach_rate;
+static struct ckv_log_rate breach_rate;
 
-static struct ckv_side_conn *conn_free(struct ckv_side_conn *conn) {
+struct ckv_side_conn *ckv_side_conn_free(struct ckv_side_conn *conn) {
         struct ckv_session *session = conn->session;
 
         /* the session may look at the connection once more, and must not find itself there */
@@ -85,7 +62,7 @@ static void conn_close(struct ckv_side_conn *conn) {
         ckv_log(CKV_LOG_DEBUG, SIDE_CLOSED, "endpoint=%s uid=%" PRIu32 " pid=%" PRIu32, conn->endpoint->name, conn->peer.uid,
                 conn->peer.pid);
         DL_DELETE(conn->endpoint->side_conns, conn);
-        conn_free(conn);
+        ckv_side_conn_free(conn);
 }
 
 /* discard() - a descriptor that is not wanted; close() of whatever it is may block, so not here */
@@ -304,109 +281,12 @@ static int on_process_ended(sd_event_source *source, int fd, uint32_t revents, v
         return 0;
 }
 
-/* stranger_notice() - tell a process that the endpoint does not list why its connection ends; say so once for each user */
-static void stranger_notice(struct ckv_endpoint *endpoint, int fd, const struct ckv_peer *peer) {
-        const struct ckv_side record = {
-                .magic = CKV_SIDE_MAGIC, .version = CKV_SIDE_VERSION, .type = CKV_SIDE_NOTICE,
-                .kind = CKV_SIDE_NOTICE_SESSION_ENDED, .code = CKV_CODE_PERMISSION,
-        };
+int ckv_side_conn_watch(struct ckv_side_conn *conn) {
+        sd_event *event = conn->endpoint->daemon->event;
+        int r = sd_event_add_io(event, &conn->socket_source, conn->fd, EPOLLIN, on_socket, conn);
 
-        (void)ckv_seqpacket_send(fd, &record, sizeof(record), -1);
-        ckv_breach_stranger(endpoint, peer->uid, peer->gid, peer->pid);
-}
-
-/* quota_notice() - tell a connection that is one too many why it ends; one that has no room for it learns nothing */
-static void quota_notice(int fd, const struct ckv_tenant *tenant) {
-        const struct ckv_side record = {
-                .magic = CKV_SIDE_MAGIC, .version = CKV_SIDE_VERSION, .type = CKV_SIDE_NOTICE,
-                .kind = CKV_SIDE_NOTICE_SESSION_ENDED, .code = CKV_CODE_QUOTA,
-                .size = tenant->limit[CKV_SLOT_CONNECTIONS], .slots = (uint32_t)tenant->used[CKV_SLOT_CONNECTIONS],
-        };
-
-        (void)ckv_seqpacket_send(fd, &record, sizeof(record), -1);
-}
-
-/* conn_new() - know the peer, charge it, watch it. Return: 0, an outcome (refused, nothing left), or -errno. */
-static int conn_new(struct ckv_endpoint *endpoint, int fd, struct ckv_side_conn *conn) {
-        struct ckv_tenant *tenant;
-        uid_t uid;
-        gid_t gid;
-        pid_t pid;
-        int r;
-
-        conn->endpoint = endpoint;
-        conn->fd = fd;
-        conn->pidfd = -1;
-        r = ckv_peer_identify(fd, &uid, &gid, &pid, &conn->pidfd);
-        if (r)
-                return r;
-        conn->peer = (struct ckv_peer){ .uid = uid, .gid = gid, .pid = (uint32_t)pid };
-        if (!ckv_access_allows(endpoint->access.ranges, endpoint->access.count, uid, gid)) {
-                stranger_notice(endpoint, fd, &conn->peer);
-                return CONN_STRANGER;
-        }
-
-        r = ckv_tenant_ref(endpoint->daemon, conn->peer.uid, &tenant);
-        if (r)
-                return ckv_error_trace(r);
-        r = ckv_charge_init(&conn->charge, tenant, CKV_SLOT_CONNECTIONS, 1);
-        if (r == CKV_TENANT_E_QUOTA)
-                quota_notice(fd, tenant);
-        ckv_tenant_unref(tenant); /* the charge holds it now */
-        if (r)
-                return r;
-
-        r = sd_event_add_io(endpoint->daemon->event, &conn->socket_source, fd, EPOLLIN, on_socket, conn);
         if (r >= 0)
-                r = sd_event_add_io(endpoint->daemon->event, &conn->process_source, conn->pidfd, EPOLLIN, on_process_ended, conn);
-        return r < 0 ? ckv_error_origin(r) : 0;
-}
-
-/* conn_accept() - make a connection of an accepted socket, or drop it; @fd is consumed */
-static void conn_accept(struct ckv_endpoint *endpoint, int fd) {
-        struct ckv_side_conn *conn = calloc(1, sizeof(*conn));
-        uint64_t suppressed;
-        int r;
-
-        if (!conn) {
-                (void)ckv_close(fd);
-                return;
-        }
-        r = conn_new(endpoint, fd, conn);
-        if (r) {
-                if (r != CONN_STRANGER && ckv_log_allowed(&refused_rate, ckv_now_nsec(), &suppressed))
-                        ckv_log(CKV_LOG_WARNING, SIDE_REFUSED,
-                                "endpoint=%s uid=%" PRIu32 " pid=%" PRIu32 " why=\"%s\" suppressed=%" PRIu64, endpoint->name,
-                                conn->peer.uid, conn->peer.pid,
-                                r < 0 ? strerror(-r) : conn->peer.pid ? "too many connections of this user" : "process is gone",
-                                suppressed);
-                conn_free(conn);
-                return;
-        }
-        DL_APPEND(endpoint->side_conns, conn);
-}
-
-static int on_listening(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
-        (void)source;
-        (void)revents;
-        for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-                int accepted = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-                if (accepted < 0)
-                        /* nothing there, or no descriptors or memory left, which passes */
-                        return 0;
-                conn_accept(userdata, accepted);
-        }
-        return 0;
-}
-
-int ckv_side_listen(struct ckv_endpoint *endpoint) {
-        int r;
-
-        ckv_assert_loop_thread();
-        r = sd_event_add_io(endpoint->daemon->event, &endpoint->side_source, endpoint->side_fd, EPOLLIN, on_listening, endpoint);
-        if (r >= 0)
-                r = sd_event_source_set_ratelimit(endpoint->side_source, ACCEPT_TURNS_USEC, ACCEPT_TURNS);
+                r = sd_event_add_io(event, &conn->process_source, conn->pidfd, EPOLLIN, on_process_ended, conn);
         return r < 0 ? ckv_error_origin(r) : 0;
 }
 

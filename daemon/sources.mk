@@ -1,6 +1,6 @@
 # chunkkvd: the process, its sockets and gates
 chunkkvd_PROCESS := daemon/main.c daemon/sandbox.c daemon/options.c daemon/runtime_dir.c daemon/endpoints.c daemon/memory_limit.c daemon/reload.c daemon/watchdog.c daemon/lifecycle.c \
-        daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c daemon/gate_stats.c daemon/side.c daemon/side_offer.c daemon/control.c \
+        daemon/gate_link.c daemon/gate_channel.c daemon/gate_spawn.c daemon/gate_stats.c daemon/side.c daemon/side_accept.c daemon/side_offer.c daemon/control.c \
         daemon/loop_thread.c
 # chunkkvd: tenants, sessions, requests
 chunkkvd_CORE := daemon/tenant.c daemon/share.c daemon/breach.c daemon/access.c daemon/device_time.c daemon/closer.c daemon/mapped.c daemon/session.c daemon/region.c daemon/shm_name.c daemon/extent.c daemon/overlap.c daemon/alias.c daemon/outputs.c daemon/cache.c daemon/window.c \
