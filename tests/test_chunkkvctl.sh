@@ -321,7 +321,7 @@ complains "layer0.lse is not [4 heads, 8 rows] as layer0.query"
 tensors "$scratch/lse" '{"layer0.key":{"dtype":"F32","shape":[64,2,4],"data_offsets":[0,2048]},"layer0.query":{"dtype":"F32","shape":[8,4,4],"data_offsets":[2048,2560]},"layer0.lse":{"dtype":"F32","shape":[4,8],"data_offsets":[2560,2688]}}' 2688
 run 1 plan "$scratch/lse" --keep-ratio 0.5 --window 8
 complains "(BAD_LSE, compress.queries.lse)"
-run 0 plan "$scratch/lse" --keep-ratio 0.5 --window 8 --names lse=no{layer}
+run 0 plan "$scratch/lse" --keep-ratio 0.5 --window 8 --names "lse=no{layer}"
 
 # ---- layer plans, sets of KV heads, kept mass, lengths out of a file
 run 0 plan "$needle" --keep-ratio 0.1 --hybrid token --kept-mass --json
