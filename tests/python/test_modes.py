@@ -244,6 +244,22 @@ def test_sliding_window_ends_where_it_should(bench: Bench, sliding: int, seen: b
     assert seen or not scores[:, 0].any()
 
 
+def test_scores_of_a_plan_with_heads_apart_in_some_layers(bench: Bench) -> None:
+    """Layers 0 and 1 have a score for each KV head, 2 and 3 one for all: no array has that shape."""
+    policy = chunkkv.hybrid(chunkkv.Policy(heads="each", window=WINDOW, selector="token"),
+                            (2, chunkkv.Policy(window=WINDOW, selector="token")))
+    request = {**bench.request(), "policy": policy, "keep_ratio": 0.5, "score_kind": "rows",
+               "destination": range(BLOCKS // 2, BLOCKS)}
+    first = bench.client.copy_out(bench.cache, scores_out=True, **request)
+    scores = first.groups[0].scores
+    assert scores is not None
+    assert scores.shape == ((2 * HEADS + 2) * ROWS,)
+    second = bench.client.copy_out(bench.cache, scores_in=scores, **request)
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            assert np.array_equal(first.layers[layer].rows_of(head), second.layers[layer].rows_of(head))
+
+
 def test_scores_of_a_slice_of_the_callers(bench: Bench) -> None:
     at = bench.memory.size - 4096
     request = bench.request(keep_ratio=0.35, policy={"layers": "one"}, score_kind="rows")

@@ -61,7 +61,8 @@ class GroupResult:
         policies: every value that was used.
         layers: by layer number.
         scores: binary32, [layers or 1][units or rows], where the request asked for them and anything was scored; with
-            heads="each" [layers][kv_heads][units or rows].
+            heads="each" [layers][kv_heads][units or rows]; where only some layers of a plan have that, one after the
+            other, as scores_in takes them.
         kept_mass: with want_kept_mass, by layer number: scores of the kept rows over those of all; not of layers where
             nothing was scored.
     """

@@ -286,16 +286,18 @@ class Exchange:
         return self._take(4 * words, np.full(words, UNWRITTEN, np.uint32))
 
     def _read_scores(self, piece: _Piece, result: pb.GroupResult) -> NDArray[np.float32] | None:
-        """The scores as [layers or 1][units or rows], with heads="each" [layers][kv_heads][units or rows]; None where
-        nothing had to be scored."""
+        """The scores as [layers or 1][units or rows], with heads="each" [layers][kv_heads][units or rows], where only
+        some layers have sets for each head one after the other; None where nothing had to be scored."""
         words = self._view(piece, piece.size // 4)
         written = np.flatnonzero(words != UNWRITTEN)
         if len(written) == 0:
             return None
         group = self.cache.layout.groups[result.group]
         one = any(policy.layers == pb.LAYERS_ONE for policy in result.policies)
-        each = any(policy.heads == pb.HEADS_EACH for policy in result.policies)
-        shape = (1 if one else len(group.layers), *((group.kv_heads,) if each else ()), -1)
+        each = [policy.heads == pb.HEADS_EACH for policy in result.policies]
+        shape = (1 if one else len(group.layers), *((group.kv_heads,) if any(each) else ()), -1)
+        if any(each) and not all(each):
+            shape = (-1,)
         return words[: int(written[-1]) + 1].copy().view(np.float32).reshape(shape)
 
     # ---- replies
