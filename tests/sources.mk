@@ -167,8 +167,9 @@ test_explain_LIBS := $(chunkkv_LIBS)
 test_explain_LDLIBS := $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
 $(O)/test_client_c $(O)/test_client_faults: | $(O)/chunkkvd $(O)/chunkkv-gate
 TESTS += test_side
-test_side_SOURCES := tests/test_side.c tests/support_files.c daemon/side.c daemon/side_accept.c daemon/side_offer.c daemon/control.c daemon/tenant.c daemon/share.c daemon/breach.c daemon/loop_thread.c daemon/closer.c \
-        daemon/access.c daemon/options.c
+SIDE_SOURCES := tests/support_files.c $(addprefix daemon/,side.c side_accept.c side_offer.c control.c tenant.c share.c breach.c \
+        loop_thread.c closer.c access.c options.c)
+test_side_SOURCES := tests/test_side.c $(SIDE_SOURCES)
 test_side_LIBS := proto ipc base
 test_side_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 TESTS += test_daemon_process

@@ -15,8 +15,7 @@ fuzz_safetensors_LIBS := base
 fuzz_safetensors_LDLIBS := -lcjson -lm
 fuzz_channel_PARTS := daemon/gate_channel.c
 fuzz_channel_LIBS := ipc base
-fuzz_side_PARTS := tests/fuzz/assertions.c tests/support_files.c $(addprefix daemon/,side.c side_offer.c control.c tenant.c share.c breach.c loop_thread.c closer.c \
-        access.c options.c)
+fuzz_side_PARTS := tests/fuzz/assertions.c $(SIDE_SOURCES)
 fuzz_side_LIBS := proto ipc base
 fuzz_side_LDLIBS := -lsystemd -lm
 fuzz_core_PARTS := tests/fuzz/assertions.c tests/support_page.c $(CORE_SOURCES)
