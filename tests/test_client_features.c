@@ -316,12 +316,47 @@ START_TEST(a_dense_sequence) {
         }
         chunkkv_dense_release(client, &dense);
         chunkkv_dense_release(client, &dense);
-        shape.query_rows = 0;
+        shape.query_rows = 257;
         ck_assert_int_eq(chunkkv_dense_create(client, &shape, &dense, &error), -EINVAL);
         ck_assert_str_eq(error.field, "query_rows");
         shape.query_rows = 8;
         shape.layer_stride = UINT64_MAX / 2;
         ck_assert_int_eq(chunkkv_dense_create(client, &shape, &dense, &error), -EOVERFLOW);
+        client = chunkkv_close(client);
+}
+END_TEST
+
+/* Vote is one set for all layers; keys alone need no queries, and who gave none is told of it. */
+START_TEST(a_dense_sequence_by_other_methods) {
+        const struct chunkkv_options options = { .endpoint = support_daemon.endpoint };
+        const struct chunkkv_policy vote = { .profile = CHUNKKV_PROFILE_VOTE };
+        const struct chunkkv_policy keydiff = { .scorer = CHUNKKV_SCORER_KEYDIFF, .selector = CHUNKKV_SELECTOR_TOKEN };
+        struct chunkkv_shape shape = { .layers = 3, .rows = 200, .kv_heads = 2, .q_heads = 2, .head_dim = 16,
+                                       .query_rows = 64, .dtype = CHUNKKV_DTYPE_F32 };
+        struct chunkkv_client *client;
+        struct chunkkv_dense dense;
+        struct chunkkv_error error;
+        struct chunkkv_result *result;
+
+        ck_assert_int_eq(chunkkv_connect(&options, &client, &error), 0);
+        for (uint32_t i = 0; i < 2; i++) {
+                ck_assert_int_eq(chunkkv_dense_create(client, &shape, &dense, &error), 0);
+                for (size_t k = 0; k < dense.memory.size / sizeof(float); k++)
+                        ((float *)dense.memory.address)[k] = (float)(k * 7919 % 1009) / 1009;
+                ck_assert_int_eq(chunkkv_dense_compress_by(client, &dense, i ? &keydiff : &vote, CHUNKKV_MODE_PLAN, 200,
+                                                           300000, &result, &error), 0);
+                ck_assert_uint_eq(result->groups[0].physical_len, 60);
+                ck_assert_uint_eq(result->groups[0].set_count, i ? 3 : 1);
+                ck_assert_uint_eq(result->groups[0].policies[0].scorer, i ? keydiff.scorer : CHUNKKV_SCORER_WINDOW);
+                result = chunkkv_result_free(result);
+                shape.query_rows = 0;
+                if (i) {
+                        ck_assert_int_eq(chunkkv_dense_compress_by(client, &dense, &vote, CHUNKKV_MODE_PLAN, 200, 300000,
+                                                                   &result, &error), -EREMOTEIO);
+                        ck_assert_str_eq(error.field, "compress.queries");
+                }
+                chunkkv_dense_release(client, &dense);
+        }
         client = chunkkv_close(client);
 }
 END_TEST
@@ -375,7 +410,7 @@ int main(void) {
         const TTest *const tests[] = {
                 copy_out_leaves_the_source, given_runs_need_no_queries, positions_come_with_the_sets, scores_out_and_in,
                 sets_in_a_region_of_the_callers, a_protected_prefix_stays, a_latent_cache, a_dense_sequence,
-                a_dense_sequence_of_many_blocks,
+                a_dense_sequence_of_many_blocks, a_dense_sequence_by_other_methods,
         };
 
         return support_client_run("client_features", tests, CKV_ARRAY_SIZE(tests));

@@ -770,7 +770,7 @@ CHUNKKV_API int chunkkv_text_chunks(const char *text, const uint64_t *offsets, u
 struct chunkkv_shape {
         uint32_t layers, rows;          /* 1 .. 1024, 1 .. 1048576 */
         uint32_t kv_heads, q_heads, head_dim;   /* 1 .. 1024, a multiple of kv_heads .. 65536, 1 .. 1024 */
-        uint32_t query_rows;            /* 1 .. 256, of the prompt's end, newest last */
+        uint32_t query_rows;            /* 0 .. 256, of the prompt's end, newest last; 0 where no policy reads any */
         uint32_t dtype;                 /* chunkkv_dtype: F32, F16 or BF16 */
         uint64_t key, value, query;     /* bytes from the start of a layer; all 0 = one after the other */
         uint64_t layer_stride;          /* bytes from layer to layer; 0 = as long as its parts */
@@ -806,11 +806,26 @@ CHUNKKV_API void *chunkkv_dense_row(const struct chunkkv_dense *dense, enum chun
  * @keep_ratio: millionths
  * @ret_result: the caller's, ends with chunkkv_result_free()
  *
+ * Fewer query rows than the 32 of the profile vote alone.
+ *
  * Return: as chunkkv_compress().
  */
 CHUNKKV_API int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_dense *dense,
                                        enum chunkkv_mode mode, uint32_t rows, uint32_t keep_ratio,
                                        struct chunkkv_result **ret_result, struct chunkkv_error *ret_error);
+
+/**
+ * chunkkv_dense_compress_by() - the same by any method, such as &(struct chunkkv_policy){ .profile = CHUNKKV_PROFILE_VOTE }
+ * @policy:     one for all layers; docs/methods.md has a line for each method
+ * @keep_ratio: millionths; 0 with SELECTOR_H2O, which has a budget of its own
+ * @ret_result: the caller's, ends with chunkkv_result_free()
+ *
+ * Return: as chunkkv_compress().
+ */
+CHUNKKV_API int chunkkv_dense_compress_by(struct chunkkv_client *client, const struct chunkkv_dense *dense,
+                                          const struct chunkkv_policy *policy, enum chunkkv_mode mode, uint32_t rows,
+                                          uint32_t keep_ratio, struct chunkkv_result **ret_result,
+                                          struct chunkkv_error *ret_error);
 
 /**
  * chunkkv_dense_release() - unregister and free the memory

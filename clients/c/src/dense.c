@@ -38,15 +38,16 @@ static uint32_t block_rows(const struct chunkkv_shape *shape) {
 }
 
 static int shape_check(const struct chunkkv_shape *shape, struct chunkkv_error *ret_error) {
-        const struct { const char *name; uint32_t value, most; } numbers[] = {
-                { "layers", shape->layers, 1024 }, { "rows", shape->rows, MOST_ROWS },
-                { "kv_heads", shape->kv_heads, 1024 }, { "q_heads", shape->q_heads, 65536 },
-                { "head_dim", shape->head_dim, 1024 }, { "query_rows", shape->query_rows, 256 },
+        const struct { const char *name; uint32_t value, least, most; } numbers[] = {
+                { "layers", shape->layers, 1, 1024 }, { "rows", shape->rows, 1, MOST_ROWS },
+                { "kv_heads", shape->kv_heads, 1, 1024 }, { "q_heads", shape->q_heads, 1, 65536 },
+                { "head_dim", shape->head_dim, 1, 1024 }, { "query_rows", shape->query_rows, 0, 256 },
         };
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(numbers); i++) {
-                if (numbers[i].value < 1 || numbers[i].value > numbers[i].most)
-                        return ckv__fault(ret_error, -EINVAL, numbers[i].name, "must be 1 to %" PRIu32 ", is %" PRIu32,
+                if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
+                        return ckv__fault(ret_error, -EINVAL, numbers[i].name,
+                                          "must be %" PRIu32 " to %" PRIu32 ", is %" PRIu32, numbers[i].least,
                                           numbers[i].most, numbers[i].value);
         }
         if (shape->dtype != CHUNKKV_DTYPE_F32 && shape->dtype != CHUNKKV_DTYPE_F16 &&
@@ -141,13 +142,13 @@ void *chunkkv_dense_row(const struct chunkkv_dense *dense, enum chunkkv_plane_ki
                row * (query ? sizes.query_row : sizes.key_row);
 }
 
-int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_dense *dense, enum chunkkv_mode mode,
-                           uint32_t rows, uint32_t keep_ratio, struct chunkkv_result **ret_result,
-                           struct chunkkv_error *ret_error) {
+int chunkkv_dense_compress_by(struct chunkkv_client *client, const struct chunkkv_dense *dense,
+                              const struct chunkkv_policy *policy, enum chunkkv_mode mode, uint32_t rows,
+                              uint32_t keep_ratio, struct chunkkv_result **ret_result,
+                              struct chunkkv_error *ret_error) {
         const struct chunkkv_shape *shape = &dense->shape;
         const uint32_t blocks[] = { 0, shape->rows / block_rows(shape) };
         const struct sizes sizes = sizes_of(shape);
-        const struct chunkkv_policy policy = { .window = shape->query_rows < 32 ? shape->query_rows : 0 };
         const struct chunkkv_queries queries = {
                 .data = { dense->region_id, shape->query, dense->memory.size - shape->query }, .dtype = shape->dtype,
                 .rows = shape->query_rows, .layer_stride = shape->layer_stride,
@@ -155,16 +156,26 @@ int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_d
         };
         const struct chunkkv_group_job group = {
                 .physical_len = rows, .table = { .form = CHUNKKV_TABLE_BLOCK_RUNS, .numbers = blocks, .count = 2 },
-                .policies = &policy, .policy_count = 1, .keep_ratio = keep_ratio,
+                .policies = policy, .policy_count = 1, .keep_ratio = keep_ratio,
         };
         const struct chunkkv_job job = {
-                .cache_id = dense->cache_id, .mode = mode, .groups = &group, .group_count = 1, .queries = &queries,
+                .cache_id = dense->cache_id, .mode = mode, .groups = &group, .group_count = 1,
+                .queries = shape->query_rows ? &queries : NULL,
         };
 
         if (rows < 1 || rows > shape->rows)
                 return ckv__fault(ret_error, -EINVAL, "rows", "must be 1 to %" PRIu32 ", is %" PRIu32, shape->rows,
                                   rows);
         return chunkkv_compress(client, &job, 0, ret_result, ret_error);
+}
+
+int chunkkv_dense_compress(struct chunkkv_client *client, const struct chunkkv_dense *dense, enum chunkkv_mode mode,
+                           uint32_t rows, uint32_t keep_ratio, struct chunkkv_result **ret_result,
+                           struct chunkkv_error *ret_error) {
+        const uint32_t given = dense->shape.query_rows;
+        const struct chunkkv_policy policy = { .window = given < 32 ? given : 0 };
+
+        return chunkkv_dense_compress_by(client, dense, &policy, mode, rows, keep_ratio, ret_result, ret_error);
 }
 
 void chunkkv_dense_release(struct chunkkv_client *client, struct chunkkv_dense *dense) {
