@@ -112,7 +112,7 @@ VALUES: list[tuple[dict[str, Any], str, str]] = [
     ({"policy": []}, "policies", "at least 1"),
     ({"policy": chunkkv.Policy(window=-1)}, "policy.window", "0 to 4294967295, is -1"),
     ({"policy": chunkkv.Policy(sinks=2**40)}, "policy.sinks", "0 to 4294967295"),
-    ({"policy": chunkkv.Policy(tight="x")}, "policy.tight", "'x' is not known"),  # type: ignore[arg-type]
+    ({"policy": chunkkv.Policy(tight="x")}, "policy.tight", "must be one of raise, refuse, is 'x'"),  # type: ignore[arg-type]
     ({"reply_form": "x"}, "compress.reply_form", "'x' is none of runs, rows, in_region, no_sets"),
     ({"logical_len": -1}, "logical_len", "must be 0 to"),
     ({"logical_len": LARGE}, "logical_len", "must be 0 to"),

@@ -178,12 +178,15 @@ class Answer:
             group: index into CacheLayout.groups; None = the only one.
 
         Raises:
-            ValueError: layers differ in what they keep, so there is no one list.  layers="one" makes them agree.
+            ValueError: layers differ in what they keep, so there is no one list, and layers="one" makes them agree; or
+                there are several groups.
         """
         chosen = [g for g in self.groups if group in (None, g.group)]
         lists = {tuple(layer.positions) for g in chosen for layer in g.layers.values()}
-        if len(chosen) != 1 or len(lists) != 1:
-            raise ValueError(f"{len(chosen)} groups with {len(lists)} lists of positions, and not one of each")
+        if len(chosen) != 1:
+            raise ValueError(f"the answer is of groups {[g.group for g in self.groups]}: say which")
+        if len(lists) != 1:
+            raise ValueError(f"the layers have {len(lists)} lists of positions, and not one: ask for layers=\"one\"")
         found = list(lists.pop())
         more = 0 if rows is None else rows - rg.count(found)
         if more < 0:

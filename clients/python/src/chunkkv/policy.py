@@ -173,7 +173,9 @@ class Policy:
             if name in _ENUMS:
                 number = _enum_of(name).values_by_name.get(_ENUMS[name] + str(value).upper())
                 if number is None:
-                    raise invalid(field, f"{value!r} is not known")
+                    known = [key.removeprefix(_ENUMS[name]).lower() for key in _enum_of(name).values_by_name
+                             if not key.endswith(_OF_PROFILE)]
+                    raise invalid(field, f"must be one of {', '.join(known)}, is {value!r}")
                 setattr(message, name, number.number)
                 continue
             try:
