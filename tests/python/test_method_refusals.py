@@ -60,6 +60,8 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("plan", {"profile": "paper", "fill": "best"}, {}, P + "fill", "leave it out, or ask for profile default"),
     ("plan", {"profile": "paper"}, {"protect": [(0, 5)]}, "compress.groups[0].protect", "does not let this be set"),
     ("plan", {"window": 65}, {}, "compress.queries.rows", "ask for a smaller window"),
+    ("plan", {"selector": "chunk_eg"}, {"scores_in": np.zeros((6, 18), np.float32)}, "compress.groups[0].score_kind",
+     "chunk_eg select by scores of rows, which these are not: set score_kind = rows"),
 ]
 
 
