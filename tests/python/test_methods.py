@@ -293,3 +293,34 @@ def test_names() -> None:
     with pytest.raises(chunkkv.InvalidArgument, match="two layers"):
         methods.hybrid([3])
     assert [p.layer_first for p in methods.hybrid([2, 3, 10, 11, 18])] == [0, 10]
+
+
+def test_ranks_vote_as_the_whole_does(daemon: Daemon) -> None:
+    """docs/methods.md, Tensor parallel: the maximum over ranks of each layer, then the four largest layers."""
+    rng = np.random.default_rng(6)
+    layers, rows, heads = 6, 400, 4
+    keys, values = rng.standard_normal((2, layers, rows, heads, 8), np.float32)
+    queries = rng.standard_normal((layers, 64, heads, 8), np.float32)
+    request: dict[str, Any] = {"rows": rows, "keep_ratio": 0.2, "score_kind": "rows"}
+
+    def cache_of(client: chunkkv.Client, part: slice) -> chunkkv.SharedCache:
+        count = len(range(heads)[part])
+        cache = chunkkv.SharedCache.allocate(client, layers=layers, tokens=rows, kv_heads=count, q_heads=count,
+                                             head_dim=8, dtype="f32")
+        for i in range(layers):
+            cache.write(i, key=keys[i][:, part], value=values[i][:, part], query=queries[i][:, part])
+        return cache
+
+    with chunkkv.Client(daemon.prefix()) as client:
+        ranks = [cache_of(client, slice(0, 2)), cache_of(client, slice(2, 4))]
+        whole = cache_of(client, slice(0, 4))
+        expected = client.plan(whole, policy=methods.vote(), **request).layers[0].rows
+        each = [client.plan(rank, policy=methods.vote(layers="each"), scores_out=True, **request).groups[0].scores
+                for rank in ranks]
+        largest = np.sort(np.maximum(*each), axis=0)[-4:].astype(np.float64)  # type: ignore[arg-type]
+        total = largest.mean(axis=0, keepdims=True).astype(np.float32)
+        for rank in ranks:
+            answer = client.compress(rank, policy=methods.vote(), scores_in=total, **request)
+            assert np.array_equal(answer.layers[0].rows, expected)
+        for cache in (*ranks, whole):
+            cache.close()
