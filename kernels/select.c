@@ -33,6 +33,8 @@ static const struct digit {
         unsigned shift, bits;
 } digits[] = { { 21, 11 }, { 10, 11 }, { 0, 10 } };
 
+enum { FEW = 1 << 11 };        /* comparisons that cost no more than a pass over the buckets */
+
 /* One pass of the radix select: among the items whose higher bits are *prefix, spend *left on whole buckets from the
  * top down. Return: false if all of them fit; else *prefix gains the digit of the bucket in which the walk ends. */
 static bool narrow(const uint32_t *order, const uint32_t *size, uint32_t n, const struct digit *digit, uint32_t *prefix,
@@ -89,13 +91,39 @@ uint32_t ckv_scores_first_nonfinite(const float *scores, uint32_t count) {
         return count;
 }
 
+/* As take_best(), by comparing all rows for each that is taken: of a short unit that is less than a pass over the buckets of
+ * the radix select, and chunk_eg may do it for every tenth row of a million */
+static void take_few(const struct ckv_units *units, uint32_t unit, uint32_t b, const float *row_scores, uint8_t *flags) {
+        for (; b > 0; b--) {
+                uint32_t best = UINT32_MAX, highest = 0;
+
+                for (uint32_t j = units->first_row[unit], left = units->size[unit]; left > 0; j++) {
+                        if (units->unit_of_row[j] != unit)
+                                continue;
+                        left--;
+                        if (!flags[j] && (best == UINT32_MAX || order_of(row_scores[j]) > highest)) {
+                                best = j;
+                                highest = order_of(row_scores[j]);
+                        }
+                }
+                flags[best] = 1;
+        }
+}
+
 /* fill = best: the b best rows of one unit by T32, ties to the lower row */
 static int take_best(const struct ckv_units *units, uint32_t unit, uint32_t b, const float *row_scores,
                      uint8_t *flags) {
+        _cleanup_free_ uint32_t *order = NULL, *row = NULL;
+        _cleanup_free_ uint8_t *taken = NULL;
         uint32_t n = units->size[unit];
-        _cleanup_free_ uint32_t *order = calloc((size_t)n + 1, sizeof(*order)), *row = calloc((size_t)n + 1, sizeof(*row));
-        _cleanup_free_ uint8_t *taken = malloc(n);
 
+        if ((uint64_t)n * b <= FEW) {
+                take_few(units, unit, b, row_scores, flags);
+                return 0;
+        }
+        order = calloc((size_t)n + 1, sizeof(*order));
+        row = calloc((size_t)n + 1, sizeof(*row));
+        taken = malloc(n);
         if (!order || !row || !taken)
                 return -ENOMEM;
         for (uint32_t j = units->first_row[unit], i = 0; i < n; j++)
