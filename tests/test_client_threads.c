@@ -92,7 +92,7 @@ static void *wait_long(void *argument) {
         struct chunkkv_result *result = NULL;
         struct chunkkv_error error;
 
-        worker->failures = chunkkv_compress(worker->model->client, &worker->model->job, 60000, &result, &error);
+        worker->failures = chunkkv_compress(worker->model->client, &worker->model->job, 20000, &result, &error);
         result = chunkkv_result_free(result);
         return NULL;
 }
@@ -141,6 +141,37 @@ START_TEST(death_wakes_all) {
 }
 END_TEST
 
+static void *ask_the_dead(void *argument) {
+        struct worker *worker = argument;
+        struct chunkkv_error error;
+        struct chunkkv_pong pong;
+
+        worker->failures = chunkkv_ping(worker->model->client, 3000, &pong, &error);
+        return NULL;
+}
+
+START_TEST(who_comes_after_a_death_waits_as_long_as_it_said) {
+        struct worker workers[4];
+        struct model model;
+        uint64_t begin;
+
+        model_open(&model, CHUNKKV_MODE_PLAN);
+        ck_assert_int_eq(kill(support_daemon.pid, SIGKILL), 0);
+        begin = ckv_now_nsec();
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++) {
+                workers[i] = (struct worker){ .model = &model };
+                ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, ask_the_dead, &workers[i]), 0);
+        }
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(workers); i++) {
+                ck_assert_int_eq(pthread_join(workers[i].thread, NULL), 0);
+                ck_assert_int_eq(workers[i].failures, -EOWNERDEAD);
+        }
+        /* all of them at the same time, not one after the other */
+        ck_assert_uint_lt(ckv_now_nsec() - begin, 7 * CKV_NSEC_PER_SEC);
+        model_close(&model);
+}
+END_TEST
+
 START_TEST(a_job_is_waited_for_once) {
         struct chunkkv_result *result = NULL;
         struct chunkkv_error error;
@@ -163,7 +194,8 @@ END_TEST
 
 int main(void) {
         const TTest *const tests[] = {
-                each_gets_its_own_answer, who_waits_holds_up_nobody, death_wakes_all, a_job_is_waited_for_once,
+                each_gets_its_own_answer, who_waits_holds_up_nobody, death_wakes_all,
+                who_comes_after_a_death_waits_as_long_as_it_said, a_job_is_waited_for_once,
         };
 
         return support_client_run("client_threads", tests, CKV_ARRAY_SIZE(tests));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ FAR = 1 << 44  # between allocations, so that a plane in the wrong region is not
 BASE = 1 << 20
 
 
+@functools.cache
 def region(number: int) -> chunkkv.Region:
     """A region that is only spoken of: these layouts are up to 20 GB large."""
     return chunkkv.Region(number + 1, FAR, chunkkv.Access.READ_WRITE, address=BASE + number * FAR)

@@ -107,6 +107,7 @@ int chunkkv_cache_register(struct chunkkv_client *client, const struct chunkkv_g
                            bool *ret_fast_path, struct chunkkv_error *ret_error) {
         _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
         Chunkkv__V1__RegisterCache body = CHUNKKV__V1__REGISTER_CACHE__INIT;
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         _cleanup_free_ uint8_t *bytes = NULL;
         uint64_t deadline_nsec;
@@ -115,7 +116,7 @@ int chunkkv_cache_register(struct chunkkv_client *client, const struct chunkkv_g
         size_t size;
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r == 0)
                 r = lists_check(groups, group_count, planes, plane_count, ret_error);
         if (r)
@@ -146,11 +147,12 @@ int chunkkv_cache_unregister(struct chunkkv_client *client, uint32_t cache_id, u
                              struct chunkkv_error *ret_error) {
         Chunkkv__V1__UnregisterCache body = CHUNKKV__V1__UNREGISTER_CACHE__INIT;
         Chunkkv__V1__Request message;
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
         body.cache_id = cache_id;

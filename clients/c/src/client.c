@@ -198,7 +198,7 @@ int chunkkv_connect(const struct chunkkv_options *options, struct chunkkv_client
         name = options->name ? options->name : "libchunkkv/" CKV_VERSION;
         if (!name_is_fine(name))
                 return ckv__fault(ret_error, -EINVAL, "name", "must be at most 64 printable ASCII characters");
-        r = ckv__deadline(options->timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(ckv_now_nsec(), options->timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
         client = client_new(prefix, name);

@@ -159,8 +159,9 @@ int ckv__zmq_connect(struct chunkkv_client *client, const char *prefix, struct c
 /* ckv__zmq_close() - close the request socket; what was not sent is dropped */
 void ckv__zmq_close(struct chunkkv_client *client);
 
-/* ckv__deadline() - absolute time of a timeout, 0 = the default. Return: 0 or -EINVAL with @ret_error filled in. */
-int ckv__deadline(uint32_t timeout_ms, uint64_t *ret_deadline_nsec, struct chunkkv_error *ret_error);
+/* ckv__deadline() - absolute time of a timeout, 0 = the default, that began when the caller asked, before it waited for the
+ * mutex: who leads the others to a new daemon holds it long. Return: 0 or -EINVAL with @ret_error filled in. */
+int ckv__deadline(uint64_t asked_nsec, uint32_t timeout_ms, uint64_t *ret_deadline_nsec, struct chunkkv_error *ret_error);
 
 /**
  * ckv__request_new() - number, stamp, pack and queue a request

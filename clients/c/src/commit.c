@@ -16,6 +16,7 @@ int chunkkv_commit(struct chunkkv_client *client, uint64_t request_id, uint32_t 
                    struct chunkkv_result **ret_result, struct chunkkv_error *ret_error) {
         Chunkkv__V1__Commit body = CHUNKKV__V1__COMMIT__INIT;
         Chunkkv__V1__Request message;
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         struct ckv__writing *writing = ckv__writing_find(client, request_id);
         struct ckv__request *request;
@@ -25,7 +26,7 @@ int chunkkv_commit(struct chunkkv_client *client, uint64_t request_id, uint32_t 
 
         if (!writing || !writing->selected || writing->waited_for)
                 return ckv__fault(ret_error, -EINVAL, "request_id", "no job of this number is held");
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
         if (!is_with_daemon(client, writing)) {
@@ -54,6 +55,7 @@ int chunkkv_repair(struct chunkkv_client *client, uint64_t request_id, uint32_t 
                    struct chunkkv_result **ret_result, struct chunkkv_error *ret_error) {
         Chunkkv__V1__Repair body = CHUNKKV__V1__REPAIR__INIT;
         Chunkkv__V1__Request message;
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         struct ckv__writing *writing = ckv__writing_find(client, request_id);
         struct ckv__request *request;
@@ -62,7 +64,7 @@ int chunkkv_repair(struct chunkkv_client *client, uint64_t request_id, uint32_t 
 
         if (!writing || writing->waited_for || !writing->torn)
                 return ckv__fault(ret_error, -EINVAL, "request_id", "no job of this number waits for a repair");
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r == 0)
                 r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)

@@ -45,7 +45,7 @@ static int cancel(struct chunkkv_client *client, uint64_t target, uint32_t timeo
         uint64_t deadline_nsec;
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(ckv_now_nsec(), timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
         body.target_request_id = target;
@@ -193,6 +193,7 @@ static struct ckv__writing *drop_writing(struct chunkkv_client *client, struct c
 int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
                             uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
         _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         Chunkkv__V1__Compress *compress;
         Chunkkv__V1__Request message;
@@ -203,7 +204,7 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         size_t most = client->info.request_bytes ? client->info.request_bytes - ENVELOPE_BYTES : SIZE_MAX;
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
         r = ckv__job_encode(&arena, job, &compress, ret_error);

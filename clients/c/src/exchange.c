@@ -60,11 +60,11 @@ void ckv__zmq_close(struct chunkkv_client *client) {
         client->zmq_context = NULL;
 }
 
-int ckv__deadline(uint32_t timeout_ms, uint64_t *ret_deadline_nsec, struct chunkkv_error *ret_error) {
+int ckv__deadline(uint64_t asked_nsec, uint32_t timeout_ms, uint64_t *ret_deadline_nsec, struct chunkkv_error *ret_error) {
         if (timeout_ms > CKV__TIMEOUT_MAX_MS)
                 return ckv__fault(ret_error, -EINVAL, "timeout_ms", "must be at most %u, is %" PRIu32,
                                   CKV__TIMEOUT_MAX_MS, timeout_ms);
-        *ret_deadline_nsec = ckv_now_nsec() + (timeout_ms ? timeout_ms : CKV__TIMEOUT_DEFAULT_MS) * CKV_NSEC_PER_MSEC;
+        *ret_deadline_nsec = asked_nsec + (timeout_ms ? timeout_ms : CKV__TIMEOUT_DEFAULT_MS) * CKV_NSEC_PER_MSEC;
         return 0;
 }
 

@@ -130,9 +130,10 @@ int ckv__region_register(struct chunkkv_client *client, const struct chunkkv_reg
 
 int chunkkv_region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint32_t timeout_ms,
                             uint32_t *ret_region_id, struct chunkkv_error *ret_error) {
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
-        int r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        int r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
 
         return r ? r : ckv__region_register(client, region, deadline_nsec, ret_region_id, ret_error);
 }
@@ -157,9 +158,10 @@ int ckv__region_unregister(struct chunkkv_client *client, uint32_t region_id, ui
 
 int chunkkv_region_unregister(struct chunkkv_client *client, uint32_t region_id, uint32_t timeout_ms,
                               struct chunkkv_error *ret_error) {
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
-        int r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        int r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
 
         return r ? r : ckv__region_unregister(client, region_id, deadline_nsec, ret_error);
 }

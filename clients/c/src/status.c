@@ -9,11 +9,12 @@ int chunkkv_ping(struct chunkkv_client *client, uint32_t timeout_ms, struct chun
         Chunkkv__V1__Ping body = CHUNKKV__V1__PING__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec, begin = ckv_now_nsec();
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r == 0)
                 r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)
@@ -40,12 +41,13 @@ int chunkkv_budgets(struct chunkkv_client *client, uint32_t timeout_ms,
         Chunkkv__V1__GetStatus body = CHUNKKV__V1__GET_STATUS__INIT;
         Chunkkv__V1__Request message;
         _cleanup_reply_ Chunkkv__V1__Response *reply = NULL;
+        uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
         uint64_t deadline_nsec;
         size_t count;
         int r;
 
-        r = ckv__deadline(timeout_ms, &deadline_nsec, ret_error);
+        r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r == 0)
                 r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)
