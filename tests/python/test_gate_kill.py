@@ -28,7 +28,7 @@ class Neighbour(threading.Thread):
     def run(self) -> None:
         try:
             with chunkkv.Client(self.prefix) as client:
-                while not self.ending.wait(0.005):
+                while not self.calls or not self.ending.wait(0.005):
                     start = time.monotonic()
                     client.ping()
                     self.slowest = max(self.slowest, time.monotonic() - start)
