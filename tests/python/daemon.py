@@ -25,6 +25,12 @@ def build_directory() -> Path:
     return path if path.is_absolute() else ROOT / path
 
 
+def is_sanitizer_build() -> bool:
+    """Was what is tested built with a sanitizer?"""
+    settings = build_directory() / "settings"
+    return settings.exists() and "-fsanitize" in settings.read_text()
+
+
 def children(pid: int) -> list[int]:
     """Processes whose parent is `pid`, whichever of its threads made them."""
     found: list[int] = []

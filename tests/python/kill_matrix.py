@@ -39,7 +39,7 @@ import pytest  # noqa: E402
 
 import chunkkv  # noqa: E402
 from chunkkv.wire import CacheState  # noqa: E402
-from daemon import Daemon, build_directory, is_alive  # noqa: E402
+from daemon import Daemon, is_alive, is_sanitizer_build  # noqa: E402
 from kill_case import KINDS, Case, Lost, last_job, run  # noqa: E402
 from test_gate_kill import Neighbour  # noqa: E402
 
@@ -66,8 +66,7 @@ def make_build() -> Path:
 
 def skip_if_sanitized() -> None:
     """Tests of the build with points are skipped where the suite has a build for a sanitizer."""
-    settings = build_directory() / "settings"
-    if settings.exists() and "-fsanitize" in settings.read_text():
+    if is_sanitizer_build():
         pytest.skip("the same daemon with every build: not again with one for a sanitizer")
 
 
