@@ -22,8 +22,8 @@
 #include "base/limits.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
+#include "daemon/memfd_code.h"
 #include "daemon/request.h"
-#include "ipc/memfd.h"
 
 #include <errno.h>
 #include <string.h>
@@ -71,20 +71,6 @@ static int on_beat(sd_event_source *source, uint64_t usec, void *userdata) {
         return r < 0 ? r : sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
 
-/* code_of() - what ipc/memfd.h finds, as a code of the protocol */
-static enum ckv_code code_of(int outcome) {
-        switch (outcome) {
-        case CKV_MEMFD_E_NOT_SEALED:
-                return CKV_CODE_NOT_SEALED;
-        case CKV_MEMFD_E_SIZE:
-                return CKV_CODE_OUT_OF_RANGE;
-        case CKV_MEMFD_E_SPARSE:
-                return CKV_CODE_SPARSE;
-        default:
-                return CKV_CODE_HANDLE_INVALID;
-        }
-}
-
 /* judge() - the file, then a copy of its header. Return: OK with @ret_header, or why not. */
 static enum ckv_code judge(int fd, uint32_t slots, uint32_t kept_bytes, struct ckv_control_header *ret_header) {
         struct ckv_control_header header;
@@ -97,12 +83,12 @@ static enum ckv_code judge(int fd, uint32_t slots, uint32_t kept_bytes, struct c
         /* no record says how long the file is, so it is asked first; only a sealed file can be trusted to stay so */
         r = ckv_memfd_check(fd, 0, &info);
         if (r != CKV_MEMFD_E_SIZE)
-                return r == 0 ? CKV_CODE_OUT_OF_RANGE : code_of(r);
+                return r == 0 ? CKV_CODE_OUT_OF_RANGE : ckv_memfd_code(r);
         if (info.size < sizeof(header) || info.size > CKV_CONTROL_BYTES_MAX)
                 return CKV_CODE_OUT_OF_RANGE;
         r = ckv_memfd_check(fd, info.size, &info);
         if (r)
-                return code_of(r);
+                return ckv_memfd_code(r);
         if (pread(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))
                 return CKV_CODE_HANDLE_INVALID;
         if (header.magic != CKV_CONTROL_MAGIC || header.version != CKV_CONTROL_VERSION ||

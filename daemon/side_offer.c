@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
-#include "ipc/memfd.h"
+#include "daemon/memfd_code.h"
 
 #include <string.h>
 #include <utlist.h>
@@ -48,27 +48,9 @@ static int offer_remove(struct ckv_side_offers *offers, struct ckv_side_offer *o
         return fd;
 }
 
-/* memory_check() - what ipc/memfd.h finds, as a code of the protocol */
-static enum ckv_code memory_check(int fd, uint64_t size) {
-        struct ckv_memfd_info info;
-
-        switch (ckv_memfd_check(fd, size, &info)) {
-        case 0:
-                return CKV_CODE_OK;
-        case CKV_MEMFD_E_NOT_SEALED:
-                return CKV_CODE_NOT_SEALED;
-        case CKV_MEMFD_E_SIZE:
-                return CKV_CODE_OUT_OF_RANGE;
-        case CKV_MEMFD_E_SPARSE:
-                return CKV_CODE_SPARSE;
-        case CKV_MEMFD_E_NOT_MEMFD:
-        default:
-                return CKV_CODE_HANDLE_INVALID;
-        }
-}
-
 /* offer_new() - what can be said against an offer, and a charged one if nothing can. Return: NULL with @ret_code. */
 static struct ckv_side_offer *offer_new(struct ckv_tenant *tenant, int fd, uint32_t kind, uint64_t size, enum ckv_code *ret_code) {
+        struct ckv_memfd_info info;
         struct ckv_side_offer *offer = NULL;
 
         if (kind == CKV_SIDE_KIND_CUDA_VMM)
@@ -76,7 +58,7 @@ static struct ckv_side_offer *offer_new(struct ckv_tenant *tenant, int fd, uint3
         else if (kind != CKV_SIDE_KIND_MEMFD || size == 0)
                 *ret_code = CKV_CODE_INVALID_ARGUMENT;
         else
-                *ret_code = memory_check(fd, size);
+                *ret_code = ckv_memfd_code(ckv_memfd_check(fd, size, &info));
         if (*ret_code != CKV_CODE_OK)
                 return NULL;
         offer = calloc(1, sizeof(*offer));

@@ -33,13 +33,6 @@ static uint8_t *before, *after, *now;
 static const uint32_t given[] = { 10, 40, 10, 5 }, spans[] = { 3, 9 }, lengths[] = { 10, 20, 30, 25, 15 };
 static const uint32_t destination[] = { 16, 17, 18, 19, 20, 21, 22 }, position_runs[] = { 0, 50, 10, 50 };
 
-static void cancel_job(struct ckv_backend *backend, struct ckv_job *job) {
-        (void)backend;
-        job->cancel = true;
-}
-
-static const struct ckv_backend_ops fake_ops = { .cancel = cancel_job };
-
 /* ---- what is asked for */
 
 static void given_rows(void) {
@@ -154,7 +147,6 @@ static void prepare(const struct scenario *scenario) {
                                  .groups = scenario->two_groups ? 2 : 1, .layers = LAYERS, .kv_heads = scenario->latent ? 1 : 2, .q_heads = 2,
                                  .dims = 4, .tokens_per_block = TOKENS, .num_blocks = 24, .latent = scenario->latent,
                          });
-        core.daemon.ops = &fake_ops;
         memcpy(core.daemon.boot_id, "boot id of daemon", 16);
         page = (struct page){ 0 };
         if (scenario->page)

@@ -27,19 +27,11 @@ static uint8_t *before;
 /* 10..49 and 60..64 are kept: batches of ten rows, the last one of five */
 static const uint32_t given[] = { 10, 40, 10, 5 };
 
-static void cancel_job(struct ckv_backend *backend, struct ckv_job *job) {
-        (void)backend;
-        job->cancel = true;
-}
-
-static const struct ckv_backend_ops fake_ops = { .cancel = cancel_job };
-
 static void setup(void) {
         core_init(&core, &(struct core_shape){
                                  .groups = 1, .layers = LAYERS, .kv_heads = 2, .q_heads = 2, .dims = 4, .tokens_per_block = TOKENS,
                                  .num_blocks = 8,
                          });
-        core.daemon.ops = &fake_ops;
         memcpy(core.daemon.boot_id, "boot id of daemon", 16);
         page = (struct page){ 0 };
         page_attach(&core, &page);
@@ -225,7 +217,6 @@ START_TEST(kept_area_too_small) {
         core_deinit(&core);
         core_init(&core, &(struct core_shape){ .groups = 1, .layers = 1, .kv_heads = 1, .q_heads = 1, .dims = 2,
                                                .tokens_per_block = 16, .num_blocks = 256 });
-        core.daemon.ops = &fake_ops;
         page_attach(&core, &page);
         core_ask(&core, &ask, 3000);
         ask.words[0].given_runs = NULL;

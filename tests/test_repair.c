@@ -26,13 +26,6 @@ static uint8_t torn_kept[PAGE_KEPT];
 static struct ckv_record_group_result result;
 static const uint32_t given[] = { 10, 40, 10, 5 };
 
-static void no_cancel(struct ckv_backend *backend, struct ckv_job *job) {
-        (void)backend;
-        (void)job;
-}
-
-static const struct ckv_backend_ops fake_ops = { .cancel = no_cancel };
-
 static uint8_t *copy_of(const void *from, size_t bytes) {
         uint8_t *copy = malloc(bytes);
 
@@ -46,7 +39,6 @@ static void prepare(bool each) {
                                  .groups = 1, .layers = LAYERS, .kv_heads = 2, .q_heads = 2, .dims = 4, .tokens_per_block = 16,
                                  .num_blocks = 8,
                          });
-        core.daemon.ops = &fake_ops;
         memcpy(core.daemon.boot_id, "first boot of all", 16);
         page = (struct page){ 0 };
         page_attach(&core, &page);

@@ -20,13 +20,6 @@ static struct core core;
 static struct core_ask ask;
 static uint8_t *before;
 
-static void cancel_job(struct ckv_backend *backend, struct ckv_job *job) {
-        (void)backend;
-        job->cancel = true;
-}
-
-static const struct ckv_backend_ops fake_ops = { .cancel = cancel_job };
-
 static void setup(void) {
         core_init(&core, &(struct core_shape){ .groups = 1,
                                                .layers = LAYERS,
@@ -35,7 +28,6 @@ static void setup(void) {
                                                .dims = 4,
                                                .tokens_per_block = TOKENS,
                                                .num_blocks = 8 });
-        core.daemon.ops = &fake_ops;
         before = malloc(core.spare_at);
         ck_assert_ptr_nonnull(before);
         memcpy(before, core.memory, core.spare_at);

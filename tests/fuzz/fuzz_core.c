@@ -16,19 +16,11 @@ static struct core core;
 static struct page page;
 static uint8_t *memory;         /* what the cache holds at the start of every input */
 
-static void no_cancel(struct ckv_backend *backend, struct ckv_job *job) {
-        (void)backend;
-        (void)job;
-}
-
-static const struct ckv_backend_ops fake_ops = { .cancel = no_cancel };
-
 static void setup(void) {
         core_init(&core, &(struct core_shape){
                                  .groups = CORE_GROUPS, .layers = 2, .kv_heads = 2, .q_heads = 4, .dims = 4, .tokens_per_block = 4,
                                  .num_blocks = ROWS_MAX / 4,
                          });
-        core.daemon.ops = &fake_ops;
         page_attach(&core, &page);
         memory = malloc(core.spare_at);
         fuzz_assert(memory);

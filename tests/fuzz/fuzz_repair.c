@@ -20,13 +20,6 @@ static struct core_ask ask;
 static uint8_t *torn, *repaired, *slot_bytes;
 static uint64_t page_bytes, target;
 
-static void no_cancel(struct ckv_backend *backend, struct ckv_job *job) {
-        (void)backend;
-        (void)job;
-}
-
-static const struct ckv_backend_ops fake_ops = { .cancel = no_cancel };
-
 static uint8_t *copy_of(const void *from, size_t bytes) {
         uint8_t *copy = malloc(bytes);
 
@@ -61,7 +54,6 @@ static void setup(void) {
         core_init(&core, &(struct core_shape){
                                  .groups = 1, .layers = 3, .kv_heads = 2, .q_heads = 2, .dims = 4, .tokens_per_block = 16, .num_blocks = 8,
                          });
-        core.daemon.ops = &fake_ops;
         memcpy(core.daemon.boot_id, "first boot of all", sizeof(core.daemon.boot_id));
         page_attach(&core, &page);
         page_bytes = page.size - sizeof(struct ckv_control_header);
