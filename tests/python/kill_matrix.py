@@ -16,6 +16,7 @@ lost or a point was never passed.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import multiprocessing
 import os
@@ -58,9 +59,12 @@ def make_build() -> Path:
         return Path(os.environ["CHUNKKV_POINTS_BUILD"]).resolve()
     targets = ["all", "build/release-points/fault.so"]
     ours = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    done = subprocess.run(["make", "-C", str(ROOT), "BUILD=release", "POINTS=1", "-j2", *targets], env=ours, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, done.stdout
+    # tests run in several processes, and two makes must not write the same files
+    with open(ROOT / "build" / "release-points.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(["make", "-C", str(ROOT), "BUILD=release", "POINTS=1", "-j2", *targets], env=ours,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
     return ROOT / "build" / "release-points"
 
 
