@@ -112,9 +112,15 @@ static void respond(struct ckv_request *request, struct ckv_answer *answer) {
         ckv_session_settle(session);
 }
 
-static void set_code(const struct ckv_request *request, uint32_t code) {
-        if (request->claim.control)
-                request->claim.page->code = code;
+/* fail_repair() - nothing was changed: whoever comes next can still go on from the slot */
+static void fail_repair(struct ckv_request *request, const struct ckv_record_status *status) {
+        struct ckv_record_status told = *status;
+        struct ckv_answer answer;
+
+        told.cache = request->claim.phase == CKV_PHASE_DONE ? CKV_CACHE_COMMITTED : CKV_CACHE_TORN_REPAIRABLE;
+        request->phase = CKV_PHASE_FAILED;
+        ckv_answer_init(&answer, &told);
+        respond(request, &answer);
 }
 
 void ckv_request_fail(struct ckv_request *request, const struct ckv_record_status *status) {
@@ -122,18 +128,12 @@ void ckv_request_fail(struct ckv_request *request, const struct ckv_record_statu
         struct ckv_answer answer;
 
         if (request->repairs) {
-                /* nothing was changed: whoever comes next can still go on from the slot */
-                cancelled = *status;
-                cancelled.cache = request->claim.phase == CKV_PHASE_DONE ? CKV_CACHE_COMMITTED : CKV_CACHE_TORN_REPAIRABLE;
-                status = &cancelled;
-                request->phase = CKV_PHASE_FAILED;
-                ckv_answer_init(&answer, status);
-                respond(request, &answer);
+                fail_repair(request, status);
                 return;
         }
-        set_code(request, status->code);
+        ckv_slot_code(request, status->code);
         if (!ckv_slot_enter(request, status->code == CKV_CODE_CANCELLED ? CKV_PHASE_CANCELLED : CKV_PHASE_FAILED)) {
-                ckv_refuse(&cancelled, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                ckv_refuse_cancelled(&cancelled);
                 status = &cancelled;
                 request->phase = CKV_PHASE_CANCELLED;
         }
@@ -141,10 +141,10 @@ void ckv_request_fail(struct ckv_request *request, const struct ckv_record_statu
         respond(request, &answer);
 }
 
-static void fail_cancelled(struct ckv_request *request) {
+void ckv_request_fail_cancelled(struct ckv_request *request) {
         struct ckv_record_status status;
 
-        ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+        ckv_refuse_cancelled(&status);
         ckv_request_fail(request, &status);
 }
 
@@ -153,7 +153,7 @@ static void torn(struct ckv_request *request, struct ckv_record_status *status) 
         struct ckv_answer answer;
 
         status->cache = CKV_CACHE_TORN;
-        set_code(request, status->code);
+        ckv_slot_code(request, status->code);
         (void)ckv_slot_enter(request, CKV_PHASE_TORN);
         request->phase = CKV_PHASE_TORN;
         ckv_answer_init(&answer, status);
@@ -179,10 +179,10 @@ void ckv_request_finish(struct ckv_request *request) {
         bool moved = request->phase == CKV_PHASE_COMMITTING;
         struct ckv_answer answer;
 
-        set_code(request, CKV_CODE_OK);
+        ckv_slot_code(request, CKV_CODE_OK);
         CKV_POINT(moved);
         if (!ckv_slot_enter(request, CKV_PHASE_DONE) && !moved) {
-                fail_cancelled(request);
+                ckv_request_fail_cancelled(request);
                 return;
         }
         /* whatever a client wrote over the word meanwhile, the rows have moved */
@@ -229,7 +229,7 @@ void ckv_request_commit(struct ckv_request *request) {
         if (request->repairs)
                 memcpy(request->claim.page->boot_id, request->session->daemon->boot_id, sizeof(request->claim.page->boot_id));
         if (!ckv_slot_enter(request, CKV_PHASE_COMMITTING)) {
-                fail_cancelled(request);
+                ckv_request_fail_cancelled(request);
                 return;
         }
         ckv_request_move(request);
@@ -250,7 +250,7 @@ static void selected(struct ckv_request *request) {
         }
         CKV_POINT(kept_written);
         if (!ckv_slot_enter(request, CKV_PHASE_SELECTED)) {
-                fail_cancelled(request);
+                ckv_request_fail_cancelled(request);
                 return;
         }
         CKV_POINT(selected);

@@ -90,7 +90,7 @@ static struct ckv_window_entry *cancel_early(const struct call *call, uint64_t t
 
         if (ckv_window_bar(window, target, &entry))
                 return NULL;
-        ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+        ckv_refuse_cancelled(&status);
         ckv_answer_init(&answer, &status);
         entry->is_compress = true;
         entry->phase = CKV_PHASE_CANCELLED;

@@ -58,8 +58,7 @@ bool ckv_hold_begin(struct ckv_request *request, struct ckv_record_status *ret_s
 void ckv_hold_end(struct ckv_request *request, const struct ckv_record_status *status) {
         struct ckv_answer answer;
 
-        if (request->claim.control)
-                request->claim.page->code = status->code;
+        ckv_slot_code(request, status->code);
         (void)ckv_slot_enter(request, CKV_PHASE_CANCELLED);
         request->phase = CKV_PHASE_CANCELLED;
         ckv_answer_init(&answer, status);

@@ -16,12 +16,12 @@ bool ckv_plan_failed(const struct ckv_request *request, struct ckv_record_status
         uint64_t now = ckv_now_nsec();
 
         if (request->cancelled)
-                return !ckv_refuse(ret_status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                return !ckv_refuse_cancelled(ret_status);
         switch (job->outcome) {
         case CKV_JOB_OK:
                 return false;
         case CKV_JOB_CANCELLED:
-                return !ckv_refuse(ret_status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                return !ckv_refuse_cancelled(ret_status);
         case CKV_JOB_EXPIRED:
                 return !ckv_refuse(ret_status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
                                    (now - CKV_MIN(now, job->deadline_nsec)) / CKV_NSEC_PER_USEC, 0, 0);

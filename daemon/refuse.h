@@ -42,4 +42,9 @@ static inline bool ckv_refuse_quota(struct ckv_record_status *status, const stru
         return false;
 }
 
+/* ckv_refuse_cancelled() - the client did not want it any more. Return: false. */
+static inline bool ckv_refuse_cancelled(struct ckv_record_status *ret_status) {
+        return ckv_refuse(ret_status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+}
+
 #endif

@@ -119,12 +119,9 @@ bool ckv_request_charge(struct ckv_request *request, uint64_t more, struct ckv_r
 
 /* begin() - admitted: known to session and window, and to the client where it gave a slot */
 static void begin(struct ckv_request *request) {
-        struct ckv_record_status status;
-
         ckv_request_link(request);
         if (!ckv_slot_open(request)) {
-                ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
-                ckv_request_fail(request, &status);
+                ckv_request_fail_cancelled(request);
                 return;
         }
         CKV_POINT(scoring);
@@ -181,7 +178,7 @@ bool ckv_request_cancel(struct ckv_request *request) {
         if (request->phase == CKV_PHASE_COMMITTING)
                 return false;
         if (request->hold_timer) {
-                ckv_refuse(&status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                ckv_refuse_cancelled(&status);
                 ckv_hold_end(request, &status);
                 return true;
         }

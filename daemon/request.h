@@ -117,6 +117,9 @@ void ckv_request_commit(struct ckv_request *request);
 /* ckv_request_fail() - nothing was written: end as FAILED, or CANCELLED where that is the code; answer and free */
 void ckv_request_fail(struct ckv_request *request, const struct ckv_record_status *status);
 
+/* ckv_request_fail_cancelled() - the same, because the client changed its mind */
+void ckv_request_fail_cancelled(struct ckv_request *request);
+
 /* ckv_request_end() - out of the session's list, the phase into the window, freed; nothing is answered */
 void ckv_request_end(struct ckv_request *request);
 
@@ -171,6 +174,9 @@ bool ckv_slot_open(struct ckv_request *request);
 
 /* ckv_slot_select() - kept sets and steps, before SELECTED. Return: false with @ret_status. */
 bool ckv_slot_select(struct ckv_request *request, struct ckv_record_status *ret_status);
+
+/* ckv_slot_code() - Code of the answer, into the slot if there is one; before an end state */
+void ckv_slot_code(const struct ckv_request *request, uint32_t code);
 
 /* ckv_slot_enter() - the next phase, for the request and for its word. Return: false: the client has cancelled; nothing changed. */
 bool ckv_slot_enter(struct ckv_request *request, enum ckv_phase phase);

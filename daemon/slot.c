@@ -54,7 +54,7 @@ bool ckv_request_claim(struct ckv_request *request, const struct ckv_record_comp
         request->claim.phase = CKV_PHASE_SUBMITTED;
         word = ckv_claim_word(&request->claim);
         if (word == ckv_control_word(body->control_use, CKV_PHASE_CANCELLED))
-                return ckv_refuse(ret_status, CKV_CODE_CANCELLED, CKV_F_NONE, CKV_D_CANCELLED, 0, 0, 0);
+                return ckv_refuse_cancelled(ret_status);
         if (word != ckv_control_word(body->control_use, CKV_PHASE_SUBMITTED))
                 return ckv_refuse(ret_status, CKV_CODE_CONFLICT, CKV_F_COMPRESS_CONTROL_USE, CKV_D_CONTROL_WORD, body->control_slot,
                                   word >> 32, (uint32_t)word);
@@ -133,6 +133,11 @@ bool ckv_slot_select(struct ckv_request *request, struct ckv_record_status *ret_
         if (ckv_request_stores_sets(request) && write_sets(request))
                 return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
         return true;
+}
+
+void ckv_slot_code(const struct ckv_request *request, uint32_t code) {
+        if (request->claim.control)
+                request->claim.page->code = code;
 }
 
 bool ckv_slot_enter(struct ckv_request *request, enum ckv_phase phase) {

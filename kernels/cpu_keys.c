@@ -92,12 +92,8 @@ static void partitions_item(void *context, uint32_t item, float *scratch) {
 static void fold_item(void *context, uint32_t item, float *scratch) {
         const struct ckv_cpu_score *score = context;
         const struct keys *state = score->state;
-        struct ckv_cpu_fold fold = {
-                .group = score->group, .layer = score->layer, .heads = score->group->kv_heads, .per_group = 1, .s = state->s,
-                .rows = score->rows,
-        };
 
-        ckv__cpu_fold_rows(&fold, item, scratch);
+        ckv__cpu_fold_heads(score, state->s, item, scratch);
 }
 
 static uint32_t keys_items(const struct ckv_cpu_score *score) {

@@ -8,6 +8,7 @@
 #include "kernels/cpu_score.h"
 
 #include "base/clock.h"
+#include "kernels/cpu_fold.h"
 #include "kernels/cpu_scorer.h"
 #include "kernels/reference.h"
 
@@ -78,4 +79,13 @@ struct ckv_cpu_score *ckv__cpu_score_free(struct ckv_cpu_score *score) {
         free(score->rows);
         free(score);
         return NULL;
+}
+
+void ckv__cpu_fold_heads(const struct ckv_cpu_score *score, const double *s, uint32_t item, float *scratch) {
+        const struct ckv_cpu_fold fold = {
+                .group = score->group, .layer = score->layer, .heads = score->group->kv_heads, .per_group = 1, .s = s,
+                .rows = score->rows,
+        };
+
+        ckv__cpu_fold_rows(&fold, item, scratch);
 }

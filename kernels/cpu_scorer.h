@@ -47,4 +47,8 @@ static inline uint32_t ckv__cpu_pieces(uint32_t count, uint32_t size) {
         return count / size + (count % size != 0);
 }
 
+/* ckv__cpu_fold_heads() - an item of a method's last phase, where it gives @s[kv_heads][L]: rows item * CKV_CPU_FOLD_ROWS and
+ * following become T[j]; @scratch as of a pool's item */
+void ckv__cpu_fold_heads(const struct ckv_cpu_score *score, const double *s, uint32_t item, float *scratch);
+
 #endif
