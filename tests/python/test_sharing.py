@@ -224,8 +224,9 @@ def test_device_time_delays_and_ends_nothing(new_daemon: Callable[..., Daemon]) 
 
 
 def test_device_time_is_told_without_a_limit(client: chunkkv.Client) -> None:
+    """Time makes good what was taken as fast as it was taken: what is over within a millisecond leaves no trace."""
     with filled(client) as cache:
-        client.plan(cache, rows=ROWS, keep_ratio=0.5)
+        client.plan(cache, rows=ROWS, keep_ratio=0.5, policy=chunkkv.Policy(scorer="drop"), timeout=120)
         taken, limit = budget(client, Slot.DEVICE_TIME)
         assert limit == 1000
-        assert 0 < taken <= limit
+        assert taken > 0
