@@ -262,6 +262,8 @@ static int cpu_open(const struct ckv_backend_options *options, struct ckv_backen
         ckv__jobs_init(&backend->done);
         init_locks(backend);
         backend->kernel = ckv__cpu_kernel();
+        if (options->path && strcmp(options->path, backend->kernel->name) != 0)
+                return ckv_error_origin(-EOPNOTSUPP);
         backend->slice_nsec = (options->slice_usec ? options->slice_usec : SLICE_USEC_DEFAULT) * CKV_NSEC_PER_USEC;
         ckv__turns_init(&backend->turns, backend->slice_nsec);
         backend->progress_nsec = ckv_now_nsec();
