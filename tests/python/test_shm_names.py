@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -361,3 +361,14 @@ def test_another_user_is_not_disturbed(allowing: Daemon) -> None:
 
     with Tenant(allowing.prefix(), work, OTHER) as tenant:
         assert tenant.hear() > 0
+
+
+def test_names_are_registered_again_with_a_new_daemon(new_daemon: Callable[..., Daemon]) -> None:
+    daemon = new_daemon(options=("--posix-shm", "on"))
+    with chunkkv.Client(daemon.prefix()) as client, chunkkv.SharedMemory.named(4096) as memory:
+        region = client.register_region(memory)
+        before = region.session
+        daemon.restart()
+        client.reconnect()
+        assert region.session == client.session.number != before
+        client.unregister_region(region)

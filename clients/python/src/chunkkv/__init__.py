@@ -16,7 +16,7 @@ from here: positions from `answer.logical_len`, slots from `answer.physical_len`
 `Table` and `Queries`.  Errors are subclasses of `ChunkkvError`, and `error.cache` says what became of the cache.
 """
 
-from . import methods, text
+from . import cuda, methods, text
 from .answer import Answer, Budget, GroupResult, LayerResult, Outcome, Pong, Timing, jaccard
 from .cache import Cache, SharedCache
 from .client import Client
@@ -116,6 +116,7 @@ __all__ = [
     "Timing",
     "Unsupported",
     "as_torch",
+    "cuda",
     "element_type",
     "engine_layout",
     "from_bf16",

@@ -1,4 +1,4 @@
-"""The three facts of an array that a layout needs: address, strides, axes; NumPy and torch alike."""
+"""The three facts of an array that a layout needs: address, strides, axes; NumPy, torch and CuPy alike."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from .errors import invalid
 
 
 def strides_of(array: Any) -> tuple[int, ...]:
-    """Strides in bytes of a NumPy array or a torch tensor."""
-    if isinstance(array, np.ndarray):
-        return array.strides
+    """Strides in bytes of a NumPy array, a torch tensor, or a CuPy array."""
+    strides = getattr(array, "strides", None)
+    if isinstance(strides, tuple):
+        return strides
     return tuple(int(s) * int(array.element_size()) for s in array.stride())
 
 
 def address_of(array: Any) -> int:
-    """Where the first element of a NumPy array or a CPU torch tensor lies in this process."""
+    """Where the first element of a NumPy array, a torch tensor or a CuPy array lies: here, or on the device."""
     if isinstance(array, np.ndarray):
         return int(array.__array_interface__["data"][0])
-    return int(array.data_ptr())
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    return int(array.__cuda_array_interface__["data"][0])
 
 
 class Axes:

@@ -19,6 +19,7 @@ from .cache import Cache
 from .checks import MOST_64, of_type, whole
 from .connection import Connection, deadline
 from .control import MOST_SLOTS
+from .cuda import DeviceMemory
 from .endpoint import Endpoint
 from .errors import ChunkkvError, SessionLost, invalid
 from .exchange import Exchange
@@ -27,6 +28,7 @@ from .layout import CacheLayout
 from .link import Link, checked, page_of
 from .memory import SharedMemory
 from .region import Region
+from .registration import register_message, size_of
 from .request import CompressRequest, check_names, jobs_of
 from .session import Session
 from .side import Notice
@@ -122,42 +124,41 @@ class Client:
 
     # ---- memory
 
-    def register_region(self, memory: SharedMemory | int, *, size: int | None = None, offset: int = 0,
-                        access: Access | None = None, address: int = 0, timeout: float | None = None) -> Region:
+    def register_region(self, memory: SharedMemory | DeviceMemory | int, *, size: int | None = None,
+                        offset: int = 0, access: Access | None = None, address: int = 0,
+                        timeout: float | None = None) -> Region:
         """Let the daemon map memory.
 
         Args:
-            memory: SharedMemory, or the descriptor of a sealed memfd (it stays the caller's).
+            memory: SharedMemory, device memory of `chunkkv.cuda.export()`, or the descriptor of a sealed memfd (it
+                stays the caller's).
             size: bytes; None = to the end.
-            offset: first byte inside the memfd.
+            offset: first byte inside the memory or memfd.
             access: None = READ for read-only memory, else READ_WRITE.
-            address: where byte `offset` is mapped in this process, for layouts made from arrays; known for
-                SharedMemory.
+            address: where byte `offset` is mapped in this process, for layouts made from arrays; known unless a
+                descriptor is given.
             timeout: seconds.
         """
         offset = whole("register_region.offset", offset, 0, MOST_64)
-        if isinstance(memory, SharedMemory):
-            fd, total, address = memory.fileno(), memory.size, memory.address + offset
-            chosen = Access.READ if memory.read_only else Access.READ_WRITE
+        chosen = Access.READ_WRITE
+        if isinstance(memory, (SharedMemory, DeviceMemory)):
+            total, address = memory.size, memory.address + offset
+            if isinstance(memory, SharedMemory) and memory.read_only:
+                chosen = Access.READ
         else:
-            # what is no file has no size; the daemon then says what it is instead
-            fd, total, chosen = memory, _size_of(memory) or offset + (size or 0), Access.READ_WRITE
+            total = size_of(memory) or offset + (size or 0)
         if access is not None and access not in Access._value2member_map_:
             raise invalid("register_region.access", f"{access!r} is no Access")
         access = chosen if access is None else access
         size = whole("register_region.size", total - offset if size is None else size, 0, MOST_64)
         with self._lock:
             until = self._link.until(timeout)
-            body = pb.RegisterRegion(offset=offset, size=size, access=int(access))  # type: ignore[arg-type]
-            if isinstance(memory, SharedMemory) and memory.name is not None:
-                body.posix_shm = memory.name
-            else:
-                body.memfd_token = self._link.offer(fd, total)
+            body = register_message(memory, offset, size, access, self._link.offer)
             reply = self._link.ask(pb.Request(register_region=body), until).region_registered
             region = Region(reply.region_id, size, access, reply.shared, address,
-                            memory if isinstance(memory, SharedMemory) else None, self.session.number, offset)
-            if region.memory is None:
-                region.keep(fd)
+                            None if isinstance(memory, int) else memory, self.session.number, offset)
+            if isinstance(memory, int):
+                region.keep(memory)
             self._link.regions.add(region)
         return region
 
@@ -334,12 +335,3 @@ class Client:
 def _flag(name: str, value: object) -> bool:
     of_type(name, value, bool)
     return bool(value)
-
-
-def _size_of(fd: int) -> int:
-    """Bytes of the file behind a descriptor."""
-    of_type("memory", fd, SharedMemory, int)
-    try:
-        return os.fstat(fd).st_size
-    except (OSError, OverflowError):
-        raise invalid("memory", f"{fd} is no open descriptor") from None

@@ -8,7 +8,6 @@ happens in the background: the next call finds the daemon dead and waits for a n
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,8 @@ from .control import KEPT_UNIT, MOST_BYTES, MOST_SLOTS, ControlPage
 from .endpoint import Endpoint
 from .errors import ChunkkvError, CoreDied, DaemonUnavailable, Draining, SessionLost, Unsupported, from_status
 from .region import Region
+from .registration import register_message
+from .side import OfferKind
 from .wire import CacheState, Code, Radius
 from .writing import Writing
 
@@ -89,13 +90,13 @@ class Link:
         """A round trip that writes nothing; the daemon's refusal is raised."""
         return checked(self.connection.exchange(self.connection.compose(body, deadline_ns, generation, request_id)))
 
-    def offer(self, fd: int, size: int) -> bytes:
-        """Hand a memfd over: the token for RegisterRegion."""
+    def offer(self, fd: int, size: int, kind: OfferKind = OfferKind.MEMFD) -> bytes:
+        """Hand a memfd or a VMM allocation over: the token for RegisterRegion."""
         side = self.connection.side
         if side is None:
             raise Unsupported("this session has no side connection, so it can offer no memory",
                               code=Code.UNSUPPORTED, field="register_region.memfd_token")
-        return side.offer(fd, size)
+        return side.offer(fd, size, kind)
 
     def renew(self, deadline_ns: int) -> None:
         """Begin a new session, with the daemon of now or the next that comes, and register everything again."""
@@ -166,11 +167,10 @@ class Link:
         now = self.connection.session.number
         for region in sorted(self.regions, key=lambda item: item.id):
             with contextlib.suppress(ChunkkvError):
-                fd = region.fileno()
-                if fd < 0:
+                source = region.source()
+                if source is None:
                     continue
-                body = pb.RegisterRegion(memfd_token=self.offer(fd, os.fstat(fd).st_size), offset=region.start,
-                                         size=region.size, access=int(region.access))  # type: ignore[arg-type]
+                body = register_message(source, region.start, region.size, region.access, self.offer)
                 reply = self.ask(pb.Request(register_region=body), deadline_ns).region_registered
                 region.id, region.shared, region.session = reply.region_id, reply.shared, now
         for cache in sorted(self.caches, key=lambda item: item.id):

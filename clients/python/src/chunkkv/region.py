@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ._pb import chunkkv_pb2 as pb
 from .arrays import address_of
 from .checks import MOST_64, out_of_range, whole
+from .cuda import DeviceMemory
 from .errors import invalid
 from .memory import SharedMemory
 from .wire import Access
@@ -54,7 +55,7 @@ class Region:
     access: Access
     shared: bool = False
     address: int = 0
-    memory: SharedMemory | None = None
+    memory: SharedMemory | DeviceMemory | None = None
     session: int = 0
     start: int = 0
 
@@ -75,16 +76,24 @@ class Region:
             self._finalizer()
             self._fd = -1
 
+    def source(self) -> SharedMemory | DeviceMemory | int | None:
+        """What it was registered from, to register it again; None when that is closed."""
+        if isinstance(self.memory, DeviceMemory):
+            return self.memory
+        return None if self.fileno() < 0 else self._fd if self.memory is None else self.memory
+
     def fileno(self) -> int:
-        """The memfd behind it; -1 when it is closed."""
+        """The file behind it; -1 when it is closed, or device memory."""
+        if isinstance(self.memory, DeviceMemory):
+            return -1
         return self._fd if self.memory is None else self.memory.descriptor
 
     def view(self) -> NDArray[np.uint8] | None:
-        """All bytes of it, as they are mapped here; None when the memory behind it is closed."""
+        """All bytes of it, as they are mapped here; None when the memory behind it is closed, or on a device."""
         fd = self.fileno()
         if fd < 0:
             return None
-        if self.memory is not None:
+        if isinstance(self.memory, SharedMemory):
             return np.frombuffer(self.memory.buffer, np.uint8, self.size, self.start)
         access = mmap.ACCESS_READ if self.access == Access.READ else mmap.ACCESS_WRITE
         try:

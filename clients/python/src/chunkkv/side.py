@@ -39,6 +39,13 @@ class SideType(IntEnum):
     NOTICE = 6
 
 
+class OfferKind(IntEnum):
+    """What an offered descriptor is."""
+
+    MEMFD = 1
+    CUDA_VMM = 2
+
+
 class NoticeKind(IntEnum):
     """What the daemon tells unasked."""
 
@@ -129,9 +136,9 @@ class SideSocket:
         """The socket's descriptor, for polling."""
         return self._socket.fileno()
 
-    def offer(self, fd: int, size: int) -> bytes:
-        """Offer a sealed memfd; the token registers it once, within 60 s.  `fd` stays the caller's."""
-        record = SideRecord(SideType.OFFER, kind=1, size=size)
+    def offer(self, fd: int, size: int, kind: OfferKind = OfferKind.MEMFD) -> bytes:
+        """Offer memory by its descriptor; the token registers it once, within 60 s.  `fd` stays the caller's."""
+        record = SideRecord(SideType.OFFER, kind=kind, size=size)
         return self._ask_only(record, SideType.OFFERED, fd).token
 
     def withdraw(self, token: bytes) -> None:
