@@ -1,44 +1,41 @@
 /*
- * S9, in place or to a destination.  The work is cut into columns: one plane of one layer, whole
- * rows where the heads of a row are one stretch of bytes and keep the same
- * rows, else one head.  The columns share no byte, so each may be at another
- * place of its own ascending walk, and on another thread; within a column a row
- * is written only after every row that it could overwrite was read (dst <= src,
- * ascending).
+ * S9, in place or to a destination.  The work is cut into columns: one plane of
+ * one layer, whole rows where the heads of a row are one stretch of bytes and
+ * keep the same rows, else one head.  The columns share no byte, so each may be
+ * at another place of its own ascending walk, and on another thread; within a
+ * column a row is written only after every row that it could overwrite was read
+ * (dst <= src, ascending).
  *
  * A walk goes from stretch to stretch: as many rows as keep one distance in
- * memory at the source and at the destination, which a block border or a
- * change of tile ends.  If that distance is the length of the row's bytes at
- * both ends, the whole stretch is one memmove; else each row is one; and where
- * the dimensions of a row are not adjacent, each piece of the row is treated
- * so.  Bytes between the pieces are somebody else's and are never touched.
+ * memory at both ends, which a block border or a change of tile ends.  If that
+ * is the length of the row's bytes, the whole stretch is one copy; else each row
+ * is one; and where the dimensions of a row are not adjacent, each piece of the
+ * row is treated so.  Bytes between the pieces are somebody else's.
  *
- * With steps (kernels/steps.h) all columns go as far as their batch of the
- * step, then the step is counted, and they go on: the same walk, with a fence
- * across all columns at the end of each step.  Without steps a move is one
- * step that nobody counts.
- *
- * Some columns are on their way at a time, and each does at most TURN_BYTES
- * before the clock is looked at; as many are taken on as make up two such turns
- * for each thread.  So a slice is bounded whatever a column's size, and many
- * small columns cost no more joins than few large ones.
- * This stage knows no cancellation: once rows have moved, the only way out is
- * forward.
+ * With steps (kernels/steps.h) all columns go as far as their batch of the step,
+ * then the threads join, the step is counted, and they go on.  Without steps a
+ * move is one step that nobody counts.  Inside a step, and on the way to a
+ * destination, rows may be written in any order, so a column is cut into parts
+ * there and several threads share it.  The parts are worked off until the slice
+ * is over; the clock is looked at between parts, and within one that must stay
+ * in order.  This stage knows no cancellation: once rows have moved, the only
+ * way out is forward.
  */
 #include "kernels/cpu_move.h"
 
 #include "base/clock.h"
 #include "base/macros.h"
 #include "base/points.h"
+#include "kernels/cpu_copy.h"
 #include "kernels/reference.h"
 #include "kernels/steps.h"
 
 #include <string.h>
 
 enum {
-        TURN_BYTES = 512 << 10,         /* written by one column in one turn */
-        ALONE_BYTES = 256 << 10,        /* a turn of all columns that is not worth the waking of a thread */
-        ON_THE_WAY = 64,                /* columns, at most */
+        PART_BYTES = 256 << 10,         /* written between two looks at the clock */
+        ALONE_BYTES = 256 << 10,        /* all parts together that are not worth the waking of a thread */
+        ON_THE_WAY = 128,               /* parts, at most: a slice of many threads */
 };
 
 /* Rows that keep one distance in memory: those that are left of them. */
@@ -48,6 +45,7 @@ struct stretch {
         uint32_t rows;
 };
 
+/* Rows of one column: all that a step moves, or a part of it. */
 struct column {
         const struct ckv_plane *plane;
         const struct ckv_row_table *from_table, *to_table;      /* the same, if the move is in place */
@@ -56,6 +54,7 @@ struct column {
         uint64_t piece_bytes;           /* adjacent bytes of one row */
         uint64_t row_bytes;             /* all pieces of a row */
         uint32_t piece_dims;            /* dimensions of a piece; 0: the row with all its heads is one piece */
+        bool any_order;                 /* no row is read that the step writes */
         size_t run;                     /* the walk: the run with row, the next row to be written, and where to stop */
         uint32_t row, end;
         struct stretch to, from;
@@ -67,6 +66,8 @@ struct ckv_cpu_move {
         uint32_t group, layer, plane, head;     /* the next column of it to begin; plane 0: K, 1: V */
         struct ckv_batch *batches;              /* of this step: kept sets of groups[0], groups[1], ..; those that move */
         struct ckv_batch *group_batches;        /* those of the group */
+        struct column rest;                     /* what is still to be cut of the column begun last */
+        uint64_t until_nsec;                    /* of the slice */
         uint32_t count;
         struct column columns[ON_THE_WAY];
 };
@@ -87,13 +88,14 @@ static struct stretch stretch_at(const struct column *column, const struct ckv_r
         return stretch;
 }
 
-static void move_piece(const struct stretch *to, const struct stretch *from, uint64_t offset, uint64_t bytes, uint32_t rows) {
+static void move_piece(struct ckv_copy *copy, const struct stretch *to, const struct stretch *from, uint64_t offset,
+                       uint64_t bytes, uint32_t rows) {
         if (to->stride == bytes && from->stride == bytes) {
-                memmove(to->base + offset, from->base + offset, rows * bytes);
+                ckv__copy_put(copy, to->base + offset, from->base + offset, rows * bytes);
                 return;
         }
         for (uint32_t i = 0; i < rows; i++)
-                memmove(to->base + i * to->stride + offset, from->base + i * from->stride + offset, bytes);
+                ckv__copy_put(copy, to->base + i * to->stride + offset, from->base + i * from->stride + offset, bytes);
 }
 
 static void stretch_pass(struct stretch *stretch, uint32_t rows) {
@@ -102,7 +104,7 @@ static void stretch_pass(struct stretch *stretch, uint32_t rows) {
 }
 
 /* As many rows further as both stretches have, but no more than @most */
-static void column_advance(struct column *column, uint32_t most) {
+static void column_advance(struct column *column, struct ckv_copy *copy, uint32_t most) {
         const struct ckv_plane *plane = column->plane;
         const struct ckv_run *run = &column->kept->runs[column->run];
         uint32_t behind = column->row - run->dst, left = CKV_MIN(run->len - behind, column->end - column->row);
@@ -114,10 +116,10 @@ static void column_advance(struct column *column, uint32_t most) {
                 column->from = stretch_at(column, column->from_table, run->src + behind, left);
         rows = CKV_MIN(CKV_MIN(column->to.rows, column->from.rows), most);
         if (column->piece_dims == 0)
-                move_piece(&column->to, &column->from, 0, column->piece_bytes, rows);
+                move_piece(copy, &column->to, &column->from, 0, column->piece_bytes, rows);
         else
                 for (uint32_t x = 0; x < plane->dims; x += column->piece_dims)
-                        move_piece(&column->to, &column->from, ckv_axis_at(&plane->dim, x),
+                        move_piece(copy, &column->to, &column->from, ckv_axis_at(&plane->dim, x),
                                    (uint64_t)CKV_MIN(plane->dims - x, column->piece_dims) * bytes, rows);
         stretch_pass(&column->to, rows);
         stretch_pass(&column->from, rows);
@@ -129,18 +131,24 @@ static void column_advance(struct column *column, uint32_t most) {
 static void column_item(void *context, uint32_t item, float *scratch) {
         struct ckv_cpu_move *move = context;
         struct column *column = &move->columns[item];
-        uint32_t most = (uint32_t)CKV_MAX(TURN_BYTES / column->row_bytes, 1), begin = column->row;
+        uint32_t most = (uint32_t)CKV_MAX(PART_BYTES / column->row_bytes, 1);
+        struct ckv_copy copy = { 0 };
 
         (void)scratch;
-        while (column->row < column->end && column->row - begin < most) {
-                column_advance(column, most);
-                CKV_POINT(step_stretch);
-        }
+        do {
+                uint32_t begin = column->row;
+
+                while (column->row < column->end && column->row - begin < most) {
+                        column_advance(column, &copy, most);
+                        CKV_POINT(step_stretch);
+                }
+        } while (column->row < column->end && ckv_now_nsec() < move->until_nsec);
+        ckv__copy_end(&copy);
         CKV_POINT(step_column);
 }
 
-static struct column column_of(const struct ckv_job_group *group, const struct ckv_plane *plane, bool whole, uint32_t head,
-                               const struct ckv_kept *kept, const struct ckv_batch *batch) {
+static struct column column_of(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_plane *plane,
+                               bool whole, uint32_t head, const struct ckv_kept *kept, const struct ckv_batch *batch) {
         uint32_t dims = ckv_plane_adjacent_dims(plane), bytes = ckv_dtype_bytes(plane->dtype), heads = whole ? group->kv_heads : 1;
 
         return (struct column){
@@ -148,6 +156,7 @@ static struct column column_of(const struct ckv_job_group *group, const struct c
                 .to_table = group->destination.entries ? &group->destination : &group->table,
                 .piece_dims = whole ? 0 : dims, .piece_bytes = (uint64_t)dims * bytes * heads,
                 .row_bytes = (uint64_t)plane->dims * bytes * heads,
+                .any_order = job->steps.count > 0 || group->destination.entries,
                 .run = batch->run, .row = batch->begin, .end = batch->end,
         };
 }
@@ -173,7 +182,7 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
 
                                         if (batch->begin == batch->end)
                                                 continue;
-                                        *ret_column = column_of(group, plane, whole, head, kept, batch);
+                                        *ret_column = column_of(move->job, group, plane, whole, head, kept, batch);
                                         return true;
                                 }
                         }
@@ -183,32 +192,44 @@ static bool next_column(struct ckv_cpu_move *move, struct column *ret_column) {
         return false;
 }
 
-/* Columns that are through make room for new ones. Return: bytes that the columns on their way will write in one turn. */
-static uint64_t refill(struct ckv_cpu_move *move, uint64_t most_bytes) {
+/* The next part of this step: of the column that is being cut, or of the next. Return: false if there is none left. */
+static bool next_part(struct ckv_cpu_move *move, struct column *ret_part) {
+        struct column *rest = &move->rest;
+        uint32_t rows;
+
+        if (rest->row == rest->end && !next_column(move, rest))
+                return false;
+        rows = rest->end - rest->row;
+        if (rest->any_order)
+                rows = CKV_MIN(rows, (uint32_t)CKV_MAX(PART_BYTES / rest->row_bytes, 1));
+        *ret_part = *rest;
+        rest->row += rows;
+        ret_part->end = rest->row;
+        if (rest->row < rest->end)
+                rest->run = ckv_kept_run(rest->kept, rest->run, rest->row);
+        return true;
+}
+
+/* Parts that are through make room for new ones, behind those that are not. Return: bytes that are left to write in all. */
+static uint64_t refill(struct ckv_cpu_move *move) {
         uint64_t bytes = 0;
-        uint32_t kept = 0;
+        uint32_t left = 0;
 
         for (uint32_t i = 0; i < move->count; i++)
                 if (move->columns[i].row < move->columns[i].end)
-                        move->columns[kept++] = move->columns[i];
-        move->count = kept;
-        for (uint32_t i = 0; i < ON_THE_WAY; i++) {
-                const struct column *column = &move->columns[i];
-
-                if (i == move->count) {
-                        if (bytes >= most_bytes || !next_column(move, &move->columns[i]))
-                                break;
-                        move->count++;
-                }
-                bytes += CKV_MIN((column->end - column->row) * column->row_bytes, TURN_BYTES);
-        }
+                        move->columns[left++] = move->columns[i];
+        while (left < ON_THE_WAY && next_part(move, &move->columns[left]))
+                left++;
+        move->count = left;
+        for (uint32_t i = 0; i < left; i++)
+                bytes += (move->columns[i].end - move->columns[i].row) * move->columns[i].row_bytes;
         return bytes;
 }
 
-/* One turn of every column on its way: a column that missed one would fall behind, so no item is left out. */
-static void turn(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t bytes) {
+/* As many parts as the slice has time for, at least one. */
+static void work_off(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t bytes) {
         if (bytes > ALONE_BYTES)
-                (void)ckv__cpu_pool_run(pool, column_item, move, 0, move->count, UINT64_MAX);
+                (void)ckv__cpu_pool_run(pool, column_item, move, 0, move->count, move->until_nsec);
         else
                 for (uint32_t i = 0; i < move->count; i++)
                         column_item(move, i, NULL);
@@ -244,17 +265,18 @@ static bool finish_step(struct ckv_cpu_move *move) {
 }
 
 bool ckv__cpu_move_step(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t until_nsec) {
-        uint64_t most_bytes = (uint64_t)2 * ckv__cpu_pool_threads(pool) * TURN_BYTES, bytes;
+        uint64_t bytes;
 
         if (move->step >= ckv_steps_end(move->job))
                 return true;
+        move->until_nsec = until_nsec;
         for (bool moved = false;; moved = true) {
-                while ((bytes = refill(move, most_bytes)) == 0)
+                while ((bytes = refill(move)) == 0)
                         if (!finish_step(move))
                                 return true;
                 if (moved && ckv_now_nsec() >= until_nsec)
                         return false;
-                turn(move, pool, bytes);
+                work_off(move, pool, bytes);
         }
 }
 

@@ -41,8 +41,13 @@ static struct ckv_batch batch_at(const struct ckv_kept *kept, uint32_t batch_row
         return (struct ckv_batch){ .begin = begin, .end = end, .run = run };
 }
 
-/* The run that holds destination row @row, at @from or behind it; run_count if there is no such row */
-static size_t find_run(const struct ckv_kept *kept, size_t from, uint32_t row) {
+uint32_t ckv_kept_stay(const struct ckv_kept *kept) {
+        size_t run = stay_runs(kept);
+
+        return run < kept->run_count ? kept->runs[run].dst : kept->count;
+}
+
+size_t ckv_kept_run(const struct ckv_kept *kept, size_t from, uint32_t row) {
         size_t low = from, step = 1, high;
 
         if (row >= kept->count)
@@ -63,18 +68,12 @@ static size_t find_run(const struct ckv_kept *kept, size_t from, uint32_t row) {
         return low;
 }
 
-uint32_t ckv_kept_stay(const struct ckv_kept *kept) {
-        size_t run = stay_runs(kept);
-
-        return run < kept->run_count ? kept->runs[run].dst : kept->count;
-}
-
 struct ckv_batch ckv_batch_first(const struct ckv_kept *kept, uint32_t batch_rows) {
         return batch_at(kept, batch_rows, stay_runs(kept), ckv_kept_stay(kept));
 }
 
 struct ckv_batch ckv_batch_next(const struct ckv_kept *kept, uint32_t batch_rows, const struct ckv_batch *batch) {
-        return batch_at(kept, batch_rows, find_run(kept, batch->run, batch->end), batch->end);
+        return batch_at(kept, batch_rows, ckv_kept_run(kept, batch->run, batch->end), batch->end);
 }
 
 /* The whole move of one kept set */

@@ -34,6 +34,10 @@ struct ckv_batch {
 /* ckv_kept_stay() - rows at the front that are already where they belong: they are never written in place */
 uint32_t ckv_kept_stay(const struct ckv_kept *kept);
 
+/* ckv_kept_run() - the run that holds destination row @row, at run @from or behind it; run_count if there is no such row. Time:
+ * logarithm of the runs between the two. */
+size_t ckv_kept_run(const struct ckv_kept *kept, size_t from, uint32_t row);
+
 /* ckv_batch_first() - batch 0 of one kept set; takes time only for runs that stay */
 struct ckv_batch ckv_batch_first(const struct ckv_kept *kept, uint32_t batch_rows);
 

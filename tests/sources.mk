@@ -82,6 +82,10 @@ test_conformance_SOURCES := tests/test_conformance.c tests/support_subject.c tes
         tests/support_golden.c tests/support_safetensors.c
 test_conformance_LIBS := kernels base
 test_conformance_LDLIBS := $(CHECK_LDLIBS) -lcjson
+TESTS += test_cpu_copy
+test_cpu_copy_SOURCES := tests/test_cpu_copy.c
+test_cpu_copy_LIBS := kernels base
+test_cpu_copy_LDLIBS := $(CHECK_LDLIBS)
 TESTS += test_conformance_scores
 test_conformance_scores_SOURCES := tests/test_conformance_scores.c tests/support_subject.c tests/support_random.c \
         tests/support_gap.c
