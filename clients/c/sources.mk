@@ -1,6 +1,6 @@
 # libchunkkv: the client library, static and shared, and the generated messages inside it
-chunkkv_SOURCES := $(addprefix clients/c/src/,arena.c cache.c client.c commit.c compress.c control.c dense.c enums.c error.c \
-        exchange.c fit.c forward.c job.c layout.c memory.c policy.c recover.c region_sets.c registry.c rescue_sets.c result.c \
+chunkkv_SOURCES := $(addprefix clients/c/src/,arena.c cache.c client.c commit.c compress.c control.c dense.c device.c enums.c error.c \
+        exchange.c fit.c forward.c job.c layout.c memory.c policy.c recover.c region.c region_sets.c registry.c rescue_sets.c result.c \
         revive.c scratch.c side.c status.c text.c wait.c writing.c) gen/proto/chunkkv.pb-c.c
 # what a program that uses it links: our archives, then Debian's libraries
 chunkkv_LIBS := chunkkv proto base
@@ -43,7 +43,7 @@ $(O)/man/chunkkv.7: tools/man clients/c/include/chunkkv.h daemon/options.def $(O
 	@tools/man $(VERSION) $(O)/chunkkvctl $(@D)
 
 # What is tested of it beyond tests/sources.mk; = because CHECK_LDLIBS is defined there.
-TESTS += test_client_layout test_client_text test_client_threads test_client_large test_client_features test_client_methods test_client_control
+TESTS += test_client_layout test_client_text test_client_threads test_client_large test_client_features test_client_methods test_client_control test_client_device
 test_client_layout_SOURCES := tests/test_client_layout.c
 test_client_layout_LIBS := $(chunkkv_LIBS)
 test_client_layout_LDLIBS = $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)
@@ -56,7 +56,7 @@ $(1)_LIBS := $$(chunkkv_LIBS)
 $(1)_LDLIBS = $$(chunkkv_LDLIBS) $$(CHECK_LDLIBS)
 $$(O)/$(1): | $$(O)/chunkkvd $$(O)/chunkkv-gate
 endef
-$(foreach t,test_client_threads test_client_large test_client_features test_client_methods,$(eval $(call client_test,$(t))))
+$(foreach t,test_client_threads test_client_large test_client_features test_client_methods test_client_device,$(eval $(call client_test,$(t))))
 $(eval $(call client_test,test_client_control))
 test_client_control_LIBS := $(chunkkv_LIBS) kernels base
 test_client_control_LDLIBS = $(chunkkv_LDLIBS) -lcjson $(CHECK_LDLIBS)

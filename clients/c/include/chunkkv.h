@@ -51,8 +51,6 @@
  * by itself and returns a result, with chunkkv_result.repaired.  The next call
  * waits for the new daemon, and registers all regions and caches again: their
  * numbers stay good.  The caller does nothing, but for keeping the memory alive.
- *
- * Not in this version: CUDA memory.
  */
 #ifndef CHUNKKV_H
 #define CHUNKKV_H
@@ -361,6 +359,51 @@ CHUNKKV_API int chunkkv_region_register(struct chunkkv_client *client, const str
  */
 CHUNKKV_API int chunkkv_region_unregister(struct chunkkv_client *client, uint32_t region_id, uint32_t timeout_ms,
                                           struct chunkkv_error *ret_error);
+
+/* ---- device memory */
+
+/* What a daemon on the same GPU needs to know of device memory. Fill it by chunkkv_device_export(). */
+struct chunkkv_device_memory {
+        uint64_t address, size;         /* device pointer of the first byte, and bytes from there */
+        uint8_t device_uuid[16];        /* GPU or MIG instance */
+        uint8_t handle[64];             /* opens the whole allocation; whoever has it can do so: never log it */
+        uint64_t alloc_size, offset;    /* bytes of the allocation, or of all pieces; where in it the first byte lies */
+        uint64_t buffer_id;             /* changes when the address is freed and used again */
+        size_t piece_count;             /* VMM memory: allocations side by side instead of a handle; else 0 */
+        int *piece_fds;
+        uint64_t *piece_sizes;          /* bytes */
+};
+
+/**
+ * chunkkv_device_export() - make known device memory, by its pointer
+ * @address:    CUdeviceptr, anywhere in memory of cuMemAlloc, or of cuMemCreate with POSIX descriptors
+ * @size:       bytes from there, at least 1
+ * @ret_memory: the caller's, ends with chunkkv_device_release()
+ *
+ * Needs the CUDA driver, and nothing else of CUDA. Any thread may call. The daemon can see all of the allocation: give a KV cache
+ * allocations of its own, and free them only after chunkkv_region_unregister().
+ *
+ * Return: 0; -ENODEV without a driver; -EINVAL if it is no device memory or longer than its allocation; -EOPNOTSUPP for memory
+ * that cannot be shared, whose message names the allocator and the way out; -EIO for an error of the driver; -ENOMEM.
+ */
+CHUNKKV_API int chunkkv_device_export(uint64_t address, uint64_t size, struct chunkkv_device_memory *ret_memory,
+                                      struct chunkkv_error *ret_error);
+
+/* chunkkv_device_release() - close what export opened; not the memory itself, and a daemon keeps its own mapping */
+CHUNKKV_API void chunkkv_device_release(struct chunkkv_device_memory *memory);
+
+/**
+ * chunkkv_region_register_device() - let the daemon map device memory
+ * @memory:        may be released afterwards
+ * @ret_region_id: valid in this session, until chunkkv_region_unregister()
+ *
+ * Return: 0 or as above.
+ */
+CHUNKKV_API int chunkkv_region_register_device(struct chunkkv_client *client, const struct chunkkv_device_memory *memory,
+                                               enum chunkkv_access access, uint32_t timeout_ms, uint32_t *ret_region_id,
+                                               struct chunkkv_error *ret_error);
+
+/* ---- slices */
 
 /* A part of a registered region; region_id 0 = not given. */
 struct chunkkv_slice {

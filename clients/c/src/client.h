@@ -138,15 +138,17 @@ void ckv__arena_deinit(struct ckv__arena *arena);
 int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_t deadline_nsec,
                       uint8_t ret_token[static 16], struct chunkkv_error *ret_error);
 
+enum { CKV__TOKEN = 16 };               /* bytes of what stands for an offered descriptor */
+
 /**
- * ckv__side_offer() - send a memfd to the daemon
+ * ckv__side_offer() - send a memfd or a VMM allocation to the daemon
  * @fd:        *NOT* consumed
- * @size:      of the whole file
+ * @size:      of the whole file or allocation
  * @ret_token: for RegisterRegion, good once, for 60 s
  *
  * Return: 0 or -errno with @ret_error filled in.
  */
-int ckv__side_offer(struct chunkkv_client *client, int fd, uint64_t size, uint64_t deadline_nsec,
+int ckv__side_offer(struct chunkkv_client *client, enum ckv_side_kind kind, int fd, uint64_t size, uint64_t deadline_nsec,
                     uint8_t ret_token[static 16], struct chunkkv_error *ret_error);
 
 /* ckv__side_drain() - read and drop notices, whose facts come with the answers too; closes after the daemon did */
@@ -233,10 +235,18 @@ static inline void ckv__reply_freep(Chunkkv__V1__Response **reply) {
 }
 #define _cleanup_reply_ _cleanup_(ckv__reply_freep)
 
-/* ---- memory.c */
+/* ---- device.c */
+
+/* ckv__device_copy() - with descriptors of its own; ends with chunkkv_device_release() and free(). Return: NULL without memory or
+ * descriptors. */
+struct chunkkv_device_memory *ckv__device_copy(const struct chunkkv_device_memory *memory);
+
+/* ---- region.c */
+
+struct ckv__region;
 
 /* ckv__region_send() - offer and register; @ret_id is the daemon's number */
-int ckv__region_send(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,
+int ckv__region_send(struct chunkkv_client *client, const struct ckv__region *region, uint64_t deadline_nsec,
                      uint32_t *ret_id, struct chunkkv_error *ret_error);
 /* ckv__region_register() - chunkkv_region_register() with the mutex held, until an absolute time */
 int ckv__region_register(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t deadline_nsec,

@@ -98,9 +98,10 @@ int ckv__writing_recover(struct chunkkv_client *client, struct ckv__writing *wri
 struct ckv__region {
         struct ckv__region *next;
         uint32_t handle, id;            /* the caller's number; the daemon's of now, 0 = it does not have it */
-        int fd;                         /* of our own */
+        int fd;                         /* of our own; -1 with device memory */
         uint64_t offset, size;
         enum chunkkv_access access;
+        struct chunkkv_device_memory *device;   /* NULL: a file; its descriptors are our own */
 };
 
 struct ckv__cache {
@@ -112,8 +113,14 @@ struct ckv__cache {
 
 /* ckv__region_find() - by handle, or NULL */
 struct ckv__region *ckv__region_find(const struct chunkkv_client *client, uint32_t handle);
-/* ckv__region_remember() - @region was registered as @id. Return: its handle, 0 without memory or descriptor. */
-uint32_t ckv__region_remember(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t size, uint32_t id);
+/* ckv__region_new() - what is to be known of a region; the descriptor is copied. Return: NULL without memory or descriptor. */
+struct ckv__region *ckv__region_new(const struct chunkkv_region *region, uint64_t size);
+/* ckv__region_new_device() - the same of device memory; all of it is copied */
+struct ckv__region *ckv__region_new_device(const struct chunkkv_device_memory *memory, enum chunkkv_access access);
+/* ckv__region_free() - one that was not added. Return: NULL. */
+struct ckv__region *ckv__region_free(struct ckv__region *region);
+/* ckv__region_add() - it is registered; the client owns it now. Return: its handle. */
+uint32_t ckv__region_add(struct chunkkv_client *client, struct ckv__region *region);
 /* ckv__region_forget() - it is unregistered */
 void ckv__region_forget(struct chunkkv_client *client, uint32_t handle);
 /* ckv__cache_find() - by handle, or NULL */

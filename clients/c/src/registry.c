@@ -4,8 +4,8 @@
  * dies and the next one gives other numbers.  All messages are made with
  * handles and translated as they are packed.
  *
- * A region keeps a descriptor of its file, for the next daemon and for a
- * rescue; a cache keeps its description, for the same two.
+ * A region keeps a descriptor of its file, or what names its device memory, for
+ * the next daemon and for a rescue; a cache keeps its description, for the same two.
  */
 #include "clients/c/src/control.h"
 
@@ -29,21 +29,41 @@ struct ckv__cache *ckv__cache_find(const struct chunkkv_client *client, uint32_t
         return cache;
 }
 
-uint32_t ckv__region_remember(struct chunkkv_client *client, const struct chunkkv_region *region, uint64_t size, uint32_t id) {
+struct ckv__region *ckv__region_new(const struct chunkkv_region *region, uint64_t size) {
         struct ckv__region *entry = calloc(1, sizeof(*entry));
-        int fd = fcntl(region->fd, F_DUPFD_CLOEXEC, 0);
 
-        if (!entry || fd < 0) {
-                free(entry);
-                (void)ckv_close(fd);
-                return 0;
-        }
+        if (!entry)
+                return NULL;
         *entry = (struct ckv__region){
-                .next = client->regions, .handle = ++client->last_handle, .id = id, .fd = fd, .offset = region->offset,
-                .size = size, .access = region->access,
+                .fd = fcntl(region->fd, F_DUPFD_CLOEXEC, 0), .offset = region->offset, .size = size, .access = region->access,
         };
-        client->regions = entry;
-        return entry->handle;
+        return entry->fd < 0 ? ckv__region_free(entry) : entry;
+}
+
+struct ckv__region *ckv__region_new_device(const struct chunkkv_device_memory *memory, enum chunkkv_access access) {
+        struct ckv__region *entry = calloc(1, sizeof(*entry));
+
+        if (!entry)
+                return NULL;
+        *entry = (struct ckv__region){ .fd = -1, .offset = memory->offset, .size = memory->size, .access = access };
+        entry->device = ckv__device_copy(memory);
+        return entry->device ? entry : ckv__region_free(entry);
+}
+
+struct ckv__region *ckv__region_free(struct ckv__region *region) {
+        if (region->device)
+                chunkkv_device_release(region->device);
+        free(region->device);
+        (void)ckv_close(region->fd);
+        free(region);
+        return NULL;
+}
+
+uint32_t ckv__region_add(struct chunkkv_client *client, struct ckv__region *region) {
+        region->next = client->regions;
+        region->handle = ++client->last_handle;
+        client->regions = region;
+        return region->handle;
 }
 
 void ckv__region_forget(struct chunkkv_client *client, uint32_t handle) {
@@ -53,8 +73,7 @@ void ckv__region_forget(struct chunkkv_client *client, uint32_t handle) {
                 if (region->handle != handle)
                         continue;
                 *link = region->next;
-                (void)ckv_close(region->fd);
-                free(region);
+                (void)ckv__region_free(region);
                 return;
         }
 }

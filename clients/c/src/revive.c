@@ -72,10 +72,8 @@ static int again(struct chunkkv_client *client, uint64_t deadline_nsec, struct c
 /* What cannot be registered again has no number with the new daemon, which says so when it is used. */
 static void register_all(struct chunkkv_client *client, uint64_t deadline_nsec) {
         for (struct ckv__region *region = client->regions; region; region = region->next) {
-                const struct chunkkv_region again = { region->fd, region->offset, region->size, region->access };
-
                 region->id = 0;
-                (void)ckv__region_send(client, &again, deadline_nsec, &region->id, NULL);
+                (void)ckv__region_send(client, region, deadline_nsec, &region->id, NULL);
         }
         for (struct ckv__cache *cache = client->caches; cache; cache = cache->next) {
                 Chunkkv__V1__RegisterCache *body = chunkkv__v1__register_cache__unpack(NULL, cache->size, cache->bytes);

@@ -251,9 +251,9 @@ int ckv__side_connect(struct chunkkv_client *client, const char *prefix, uint64_
         return attach(client, prefix, false, deadline_nsec, ret_token, ret_error);
 }
 
-int ckv__side_offer(struct chunkkv_client *client, int fd, uint64_t size, uint64_t deadline_nsec,
+int ckv__side_offer(struct chunkkv_client *client, enum ckv_side_kind kind, int fd, uint64_t size, uint64_t deadline_nsec,
                     uint8_t ret_token[static 16], struct chunkkv_error *ret_error) {
-        struct ckv_side record = { .type = CKV_SIDE_OFFER, .kind = CKV_SIDE_KIND_MEMFD, .size = size }, answer;
+        struct ckv_side record = { .type = CKV_SIDE_OFFER, .kind = (uint32_t)kind, .size = size }, answer;
         _cleanup_close_ int unexpected = -1;
         int r;
 
