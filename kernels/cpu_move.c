@@ -38,11 +38,11 @@ enum {
         ON_THE_WAY = 128,               /* parts, at most: a slice of many threads */
 };
 
-/* Rows that keep one distance in memory: those that are left of them. */
+/* Rows [row, end) of a table, which keep one distance in memory. None at first. */
 struct stretch {
-        uint8_t *base;
+        uint8_t *base;                  /* of row */
         uint64_t stride;
-        uint32_t rows;
+        uint32_t row, end;
 };
 
 /* Rows of one column: all that a step moves, or a part of it. */
@@ -72,57 +72,60 @@ struct ckv_cpu_move {
         struct column columns[ON_THE_WAY];
 };
 
-/* From @row of a table on, at most @most rows. */
+/* From @row of a table on, to the end of its block; of slots at most @most rows. */
 static struct stretch stretch_at(const struct column *column, const struct ckv_row_table *table, uint32_t row, uint32_t most) {
-        struct stretch stretch = { .base = ckv_plane_row(column->plane, table, row, column->head), .rows = 1 };
-        uint32_t per_block = table->tokens_per_block;
+        struct stretch stretch = { .base = ckv_plane_row(column->plane, table, row, column->head), .row = row };
+        uint32_t per_block = table->tokens_per_block, rows = 1;
         uint32_t token = (table->by_token ? table->entries[row] : row) % per_block;
         uint32_t even = ckv_axis_even(&column->plane->token, token, &stretch.stride);
 
-        most = CKV_MIN(CKV_MIN(most, even), per_block - token);
+        even = CKV_MIN(even, per_block - token);
         if (!table->by_token)
-                stretch.rows = most;
+                rows = even;
         else
-                while (stretch.rows < most && table->entries[row + stretch.rows] == table->entries[row] + stretch.rows)
-                        stretch.rows++;
+                while (rows < CKV_MIN(most, even) && table->entries[row + rows] == table->entries[row] + rows)
+                        rows++;
+        stretch.end = row + rows;
         return stretch;
 }
 
-static void move_piece(struct ckv_copy *copy, const struct stretch *to, const struct stretch *from, uint64_t offset,
-                       uint64_t bytes, uint32_t rows) {
-        if (to->stride == bytes && from->stride == bytes) {
-                ckv__copy_put(copy, to->base + offset, from->base + offset, rows * bytes);
-                return;
-        }
-        for (uint32_t i = 0; i < rows; i++)
-                ckv__copy_put(copy, to->base + i * to->stride + offset, from->base + i * from->stride + offset, bytes);
+/* The address of @row, which is not before the stretch; it is another one afterwards if the row lies behind it. */
+static uint8_t *stretch_go(const struct column *column, const struct ckv_row_table *table, uint32_t row, uint32_t most,
+                           struct stretch *stretch) {
+        if (row >= stretch->end)
+                *stretch = stretch_at(column, table, row, most);
+        return stretch->base + (row - stretch->row) * stretch->stride;
 }
 
-static void stretch_pass(struct stretch *stretch, uint32_t rows) {
-        stretch->base += rows * stretch->stride;
-        stretch->rows -= rows;
+/* One piece of each of @rows rows; @to, @from: of the first of them */
+static void move_piece(const struct column *column, struct ckv_copy *copy, uint8_t *to, const uint8_t *from, uint64_t bytes,
+                       uint32_t rows) {
+        if (column->to.stride == bytes && column->from.stride == bytes)
+                ckv__copy_put(copy, to, from, rows * bytes);
+        else
+                for (uint32_t i = 0; i < rows; i++)
+                        ckv__copy_put(copy, to + i * column->to.stride, from + i * column->from.stride, bytes);
 }
 
 /* As many rows further as both stretches have, but no more than @most */
 static void column_advance(struct column *column, struct ckv_copy *copy, uint32_t most) {
         const struct ckv_plane *plane = column->plane;
         const struct ckv_run *run = &column->kept->runs[column->run];
-        uint32_t behind = column->row - run->dst, left = CKV_MIN(run->len - behind, column->end - column->row);
-        uint32_t rows, bytes = ckv_dtype_bytes(plane->dtype);
+        uint32_t source = run->src + (column->row - run->dst), bytes = ckv_dtype_bytes(plane->dtype);
+        uint32_t rows = CKV_MIN(CKV_MIN(run->dst + run->len, column->end) - column->row, most);
+        uint8_t *to = stretch_go(column, column->to_table, column->row, rows, &column->to);
+        const uint8_t *from = stretch_go(column, column->from_table, source, rows, &column->from);
 
-        if (column->to.rows == 0)
-                column->to = stretch_at(column, column->to_table, column->row, left);
-        if (column->from.rows == 0)
-                column->from = stretch_at(column, column->from_table, run->src + behind, left);
-        rows = CKV_MIN(CKV_MIN(column->to.rows, column->from.rows), most);
+        rows = CKV_MIN(rows, CKV_MIN(column->to.end - column->row, column->from.end - source));
         if (column->piece_dims == 0)
-                move_piece(copy, &column->to, &column->from, 0, column->piece_bytes, rows);
+                move_piece(column, copy, to, from, column->piece_bytes, rows);
         else
-                for (uint32_t x = 0; x < plane->dims; x += column->piece_dims)
-                        move_piece(copy, &column->to, &column->from, ckv_axis_at(&plane->dim, x),
+                for (uint32_t x = 0; x < plane->dims; x += column->piece_dims) {
+                        uint64_t offset = ckv_axis_at(&plane->dim, x);
+
+                        move_piece(column, copy, to + offset, from + offset,
                                    (uint64_t)CKV_MIN(plane->dims - x, column->piece_dims) * bytes, rows);
-        stretch_pass(&column->to, rows);
-        stretch_pass(&column->from, rows);
+                }
         column->row += rows;
         if (column->row == run->dst + run->len)
                 column->run++;
