@@ -48,6 +48,7 @@ struct ckv_cpu_window_segment {
         const struct ckv_row_table *table;
         uint32_t head, first, rows;
         uint32_t dims;                  /* that take part in the product, <= k->dims */
+        uint32_t next_head, next_first, next_rows;      /* what this thread is given next, to be fetched meanwhile; rows 0: not known */
 
         const void *queries;            /* of pack() */
         uint32_t query_count, window;   /* query n is query row n % window of query head n / window of this KV head */

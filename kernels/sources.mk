@@ -13,6 +13,10 @@ ifeq ($(shell uname -m),x86_64)
 kernels_SOURCES += kernels/cpu_score_avx2.c kernels/cpu_score_avx512.c
 FLAGS_kernels/cpu_score_avx2 := $(CPU_SCORE) -mavx2 -mfma
 FLAGS_kernels/cpu_score_avx512 := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+# the tile instructions are assembly: the compiler needs no flag for them
+kernels_SOURCES += kernels/cpu_window_amx.c
+CPU_AMX := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+FLAGS_kernels/cpu_window_amx := $(CPU_AMX)
 kernels_SOURCES += kernels/cpu_copy_avx.c
 FLAGS_kernels/cpu_copy_avx := -mavx
 endif

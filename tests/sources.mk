@@ -92,6 +92,15 @@ test_conformance_scores_SOURCES := tests/test_conformance_scores.c tests/support
 test_conformance_scores_LIBS := kernels base
 test_conformance_scores_LDLIBS := $(CHECK_LDLIBS)
 
+# the AMX kernel with its tile instructions in software
+ifeq ($(shell uname -m),x86_64)
+TESTS += test_cpu_amx
+test_cpu_amx_SOURCES := tests/test_cpu_amx.c tests/support_window.c tests/support_amx_software.c
+test_cpu_amx_LIBS := kernels base
+test_cpu_amx_LDLIBS := $(CHECK_LDLIBS)
+FLAGS_tests/support_amx_software := $(CPU_AMX)
+endif
+
 # base, sockets and the process half of the core
 TESTS += test_base test_memfd test_listen test_guard
 test_guard_SOURCES := tests/test_guard.c tests/support_files.c
