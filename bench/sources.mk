@@ -5,3 +5,27 @@ chunkkvd-reference_LIBS := $(chunkkvd_LIBS)
 chunkkvd-reference_LDLIBS := $(chunkkvd_LDLIBS)
 chunkkvd-reference_LDFLAGS := -Wl,--wrap=ckv__cpu_plan_new,--wrap=ckv__cpu_plan_step,--wrap=ckv__cpu_plan_free
 $(O)/chunkkvd-reference: | $(O)/chunkkv-gate
+# How fast the CPU device scores (make bench). The loops have the flags of the kernels that they are beside.
+# The paths come with kernels/cpu_choice.c.
+TEST_PROGRAMS += $(if $(wildcard kernels/cpu_choice.c),chunkkv-bench)
+chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c device.c check.c score.c linear.c peaks.c loops.c loops_generic.c)
+chunkkv-bench_LIBS := kernels base
+chunkkv-bench_LDLIBS := -lm
+FLAGS_bench/loops_generic := $(CPU_SCORE)
+ifeq ($(shell uname -m),x86_64)
+chunkkv-bench_SOURCES += $(addprefix bench/,loops_avx2.c loops_avx512.c loops_avx512bf16.c loops_amx.c)
+FLAGS_bench/loops_avx2 := $(FLAGS_kernels/cpu_score_avx2)
+FLAGS_bench/loops_avx512 := $(FLAGS_kernels/cpu_score_avx512)
+FLAGS_bench/loops_avx512bf16 := $(FLAGS_kernels/cpu_score_avx512) -mavx512bf16
+FLAGS_bench/loops_amx := $(FLAGS_kernels/cpu_score_avx512) -mamx-tile -mamx-bf16
+endif
+# How fast rows move, against memcpy().
+TEST_PROGRAMS += chunkkv-bench-move
+chunkkv-bench-move_SOURCES := bench/move.c bench/measure.c
+chunkkv-bench-move_LIBS := kernels base
+chunkkv-bench-move_LDLIBS := -lm
+# Whole requests to a daemon.
+TEST_PROGRAMS += chunkkv-bench-request
+chunkkv-bench-request_SOURCES := bench/request.c bench/problem.c bench/cases.c
+chunkkv-bench-request_LIBS := $(chunkkv_LIBS) kernels base
+chunkkv-bench-request_LDLIBS := $(chunkkv_LDLIBS) -lm
