@@ -95,7 +95,7 @@ $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 -include $(OBJECTS:.o=.d)
 
 .PHONY: help all check-programs demo check unit fuzz lint docs methods install install-units clean bench-peers-indices \
-        soak reliability-report bench-accuracy-small bench-random-problems
+        soak reliability-report bench-accuracy-small bench-random-problems bench bench-peers bench-report
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
@@ -104,6 +104,9 @@ help:
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
 	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
+	@echo "make bench     QUICK=1: speed beside the machine's limits; hit or miss for each gate; ten minutes, or two"
+	@echo "make bench-peers             kvpress and the daemon take turns: times, memory, rows; installs torch and kvpress"
+	@echo "make bench-report            write what both found into docs/performance.md"
 	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
 	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
@@ -152,6 +155,21 @@ reliability-report:
 	@tools/setup report
 	@$(MAKE) $(JOBS) check-programs
 	@build/venv/bin/python tests/python/reliability_report.py --minutes $(MINUTES) --build $(O)
+
+BENCH_PROGRAMS := $(patsubst %,$(O)/%,$(filter chunkkv-bench%,$(TEST_PROGRAMS)))
+QUICK ?= 0
+bench:
+	@tools/setup run
+	@$(MAKE) $(JOBS) all $(BENCH_PROGRAMS)
+	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/run.py $(if $(filter 1,$(QUICK)),--quick)
+
+bench-peers:
+	@tools/setup peers
+	@$(MAKE) $(JOBS) all $(BENCH_PROGRAMS)
+	@CHUNKKV_BUILD=$(abspath $(O)) build/peers-venv/bin/python bench/peers/kvpress_speed.py
+
+bench-report:
+	@python3 bench/report.py
 
 bench-peers-indices:
 	@tools/setup peers

@@ -72,5 +72,9 @@ const char *bench_dtype_name(enum ckv_dtype dtype) {
 }
 
 bool bench_has_queries(const struct bench_case *c) {
-        return c->asked.scorer == CKV_SCORER_OF_PROFILE || c->asked.scorer == CKV_SCORER_WINDOW || c->asked.scorer == CKV_SCORER_RAW_QK;
+        return bench_has_weights(c) || c->asked.scorer == CKV_SCORER_RAW_QK;
+}
+
+bool bench_has_weights(const struct bench_case *c) {
+        return c->asked.scorer == CKV_SCORER_OF_PROFILE || c->asked.scorer == CKV_SCORER_WINDOW;
 }

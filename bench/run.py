@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""make bench: measure the CPU device, say what hits its gate and what misses, write build/bench.json, .md and .svg.
+
+    bench/run.py [--quick | --tiny]
+
+The measuring is done by programs in C, which write lines of JSON: chunkkv-bench (scores, peaks, growth),
+chunkkv-bench-move (compaction against memcpy), chunkkv-bench-rpc (round trips) and chunkkv-bench-request (whole
+requests to a daemon with the path forced).  BENCH_CPU=1 takes CPU time where neighbours never pause.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "clients" / "python" / "src"), str(ROOT / "tests" / "python"), str(ROOT / "bench")]
+
+import gates  # noqa: E402
+import report  # noqa: E402
+from daemon import Daemon, build_directory  # noqa: E402
+from requester import Requester, by_cpu_time, cpu_seconds  # noqa: E402
+
+Row = dict[str, Any]
+
+# one layer of it is one of the other's
+SAME_LAYER = {"Llama-3-8B": "Mistral-7B"}
+KV_HEADS = {"Llama-3-8B": 8, "Qwen2-7B": 4}
+REQUEST_BYTES = 160 << 20  # K and V that requests go through in turn
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    tokens: tuple[int, ...] = (2048, 8192, 32768, 131072)
+    extra_tokens: int = 8192
+    longest: int = 1 << 20  # of the growth
+    growth_pool_mib: int = 2112
+    pool_mib: int = 640
+    job_tokens: int = 32768
+    repeats: int = 9
+    extra_repeats: int = 5
+    requests: int = 5
+    one_thread: bool = True
+    beside: bool = True  # moves beside memcpy, round trips: some seconds, and more than a gigabyte
+
+
+PLANS = {
+    "full": Plan(),
+    "quick": Plan(tokens=(2048, 8192), longest=1 << 17, growth_pool_mib=512, job_tokens=16384, repeats=5,
+                  extra_tokens=2048, requests=3, one_thread=False),
+    # a test that all of it runs; its figures mean nothing
+    "tiny": Plan(tokens=(1024,), longest=1 << 13, growth_pool_mib=64, pool_mib=32, job_tokens=1024, repeats=1,
+                 extra_tokens=1024, extra_repeats=1, requests=1, one_thread=False, beside=False),
+}
+
+
+def lines_of(program: str, *arguments: object) -> Iterator[Row]:
+    """What a program says, line by line as it comes; ends everything if the program fails."""
+    command = [str(build_directory() / program), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}")
+
+
+def machine() -> Row:
+    """What the figures are of."""
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
+    caches = {}
+    for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        kind = (cache / "type").read_text().strip()
+        if kind != "Instruction":
+            caches[f"L{(cache / 'level').read_text().strip()}"] = (cache / "size").read_text().strip()
+    memory = Path("/proc/meminfo").read_text().split()[1]
+    return {"cpu": names[0] if names else platform.machine(), "cpus": len(os.sched_getaffinity(0)), "caches": caches,
+            "memory_gib": round(int(memory) / 2**20), "kernel": platform.release(),
+            "date": time.strftime("%Y-%m-%d", time.gmtime())}
+
+
+def scores(plan: Plan, threads: list[int]) -> list[Row]:
+    rows = []
+    common = ("--pool", plan.pool_mib, "--check")
+    for count in threads:
+        for row in lines_of("chunkkv-bench", "score", "--tokens", ",".join(map(str, plan.tokens)), "--threads", count,
+                            "--repeats", plan.repeats, "--job", plan.job_tokens, *common):
+            report.print_score(row)
+            rows.append(row)
+    for row in lines_of("chunkkv-bench", "score", "--extra", "--tokens", plan.extra_tokens, "--threads", threads[-1],
+                        "--repeats", plan.extra_repeats, "--job", plan.extra_tokens, *common):
+        report.print_score(row)
+        rows.append(row)
+    return rows
+
+
+def request_times(daemon: Daemon, row: Row, plan: Plan) -> Row:
+    """Medians of whole requests of the row's shape."""
+    heads = KV_HEADS[row["model"]]
+    places = max(1, REQUEST_BYTES // (4 * row["tokens"] * heads * row["head_dim"]))
+    with Requester(daemon, row["tokens"], heads, heads * row["group"], row["head_dim"], row["dtype"], row["window"],
+                   row["chunk"], row["profile"], places) as requester:
+        pids = [daemon.pid, *daemon.gates(), requester.pid]
+        for place in range(places):
+            requester.request(place)  # the daemon touches its mapping for the first time
+        answers = []
+        for turn in range(plan.requests):
+            before = cpu_seconds(pids)
+            answer = requester.request(turn)
+            if by_cpu_time():
+                answer["request_ms"] = 1e3 * (cpu_seconds(pids) - before) / row["threads"]
+            answers.append(answer)
+    return {"request_ms": round(statistics.median(a["request_ms"] for a in answers), 4),
+            "compact_ms": round(statistics.median(a["move_us"] for a in answers) / 1e3, 4)}
+
+
+def add_requests(rows: list[Row], plan: Plan) -> None:
+    """Whole requests: every path on all threads, the picked one also on one."""
+    most = max(row["threads"] for row in rows)
+    wanted = [row for row in rows if row["main"] and (row["threads"] == most or row["picked"])]
+    for row in rows:
+        row["request_ms"] = row["compact_ms"] = None
+    for path, threads in sorted({(row["path"], row["threads"]) for row in wanted}):
+        print(f"requests: {path}, {threads} threads", flush=True)
+        daemon = Daemon(options=("--threads", str(threads), "--cpu-path", path))
+        try:
+            for row in wanted:
+                if (row["path"], row["threads"]) == (path, threads):
+                    row |= request_times(daemon, row, plan)
+        finally:
+            daemon.stop()
+
+
+def others() -> Iterator[Row]:
+    """Moves beside memcpy, requests beside bare round trips."""
+    print("moves beside memcpy", flush=True)
+    yield from lines_of("chunkkv-bench-move")
+    print("requests beside bare round trips", flush=True)
+    daemon = Daemon()
+    try:
+        yield from lines_of("chunkkv-bench-rpc", daemon.prefix())
+    finally:
+        daemon.stop()
+
+
+def picked_within(rows: list[Row]) -> float | None:
+    """How much longer than the best path the picked one takes, at worst."""
+    over = [row["picked_over_this"] for row in rows if row["picked_over_this"] is not None]
+    return round(max(over) - 1, 4) if over else None
+
+
+def same_layers(rows: list[Row]) -> list[Row]:
+    """The rows of models whose layers are those of another."""
+    return [row | {"model": SAME_LAYER[row["model"]], "measured_as": row["model"]}
+            for row in rows if row["main"] and row["model"] in SAME_LAYER]
+
+
+def measure(plan: Plan) -> Row:
+    found = machine()
+    threads = [1, found["cpus"]] if plan.one_thread and found["cpus"] > 1 else [found["cpus"]]
+    result: Row = {"machine": found, "cpu_time": by_cpu_time(), "compact": None, "rpc": None, "others": []}
+    print(f"{found['cpu']}, {found['cpus']} CPUs; peaks", flush=True)
+    result["peaks"] = [row for count in threads
+                       for row in lines_of("chunkkv-bench", "peaks", "--threads", count, "--repeats", plan.repeats,
+                                           "--pool", plan.pool_mib)]
+    report.print_peaks(result["peaks"])
+    for row in others() if plan.beside else ():
+        if "compact" in row or "rpc" in row:
+            result |= row
+        else:
+            result["others"].append(row)
+    report.print_head()
+    rows = scores(plan, threads)
+    add_requests(rows, plan)
+    print("growth with the rows", flush=True)
+    result["growth"] = list(lines_of("chunkkv-bench", "linear", "--tokens", plan.longest, "--threads", threads[-1],
+                                     "--repeats", plan.repeats, "--pool", plan.growth_pool_mib))
+    result["picked_within"] = picked_within(rows)
+    result["rows"] = rows + same_layers(rows)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="the CPU device beside what bounds it")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", const="quick", dest="size", help="two minutes")
+    size.add_argument("--tiny", action="store_const", const="tiny", dest="size", help="seconds; figures mean nothing")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json")
+    args = parser.parse_args()
+
+    start = time.monotonic()
+    size_name = args.size or "full"
+    result = {"size": size_name} | measure(PLANS[size_name])
+    result["gates"] = gates.judge(result)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    args.out.with_suffix(".md").write_text(report.markdown(result))
+    args.out.with_suffix(".svg").write_text(report.picture(result))
+    report.print_table(result)
+    gates.show(result["gates"])
+    print(f"{time.monotonic() - start:.0f} s; all in {args.out}, table and plot beside it")
+    return 1 if any(gate["outcome"] == "miss" for gate in result["gates"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
