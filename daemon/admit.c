@@ -26,19 +26,21 @@ static bool cut(const struct ckv_record *record, const uint8_t *attachment, uint
         const struct ckv_record_compress *body = &record->body.compress;
         uint64_t groups = (uint64_t)body->group_count * sizeof(struct ckv_record_group);
         uint64_t policies = (uint64_t)body->policy_count * sizeof(struct ckv_record_policy);
+        uint64_t timeline = body->has_timeline ? sizeof(struct ckv_record_timeline) : 0, lists = groups + policies + timeline;
         uint64_t words = body->query_layer_count, policy_sum = 0;
 
         if (body->group_count < 1 || body->group_count > CKV_LIMIT_GROUPS)
                 return ckv_refuse(status, CKV_CODE_OUT_OF_RANGE, CKV_F_COMPRESS_GROUPS, CKV_D_COUNT, 1, CKV_LIMIT_GROUPS,
                                   body->group_count);
-        if (groups + policies + (uint64_t)body->word_count * sizeof(uint32_t) != bytes)
+        if (lists + (uint64_t)body->word_count * sizeof(uint32_t) != bytes)
                 return ckv_refuse(status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_INTERNAL, 0, 0, 0);
         *ret_parts = (struct ckv_compress_parts){
                 .body = body,
                 .groups = (const void *)attachment,
                 .policies = (const void *)(attachment + groups),
-                .query_layers = (const void *)(attachment + groups + policies),
-                .words = (const uint32_t *)(const void *)(attachment + groups + policies) + body->query_layer_count,
+                .timeline = body->has_timeline ? (const void *)(attachment + groups + policies) : NULL,
+                .query_layers = (const void *)(attachment + lists),
+                .words = (const uint32_t *)(const void *)(attachment + lists) + body->query_layer_count,
         };
         for (uint32_t i = 0; i < body->group_count; i++) {
                 const struct ckv_record_group *g = &ret_parts->groups[i];
@@ -199,7 +201,8 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
         }
         /* intact: scores of a region with holes would be scores of zeros */
         if (!ckv_admit_queries(request, &parts, ret_status) || !ckv_admit_reply_slice(request, body, ret_status) ||
-            !ckv_outputs_check(request, body, parts.groups, ret_status) || !ckv_request_intact(request, ret_status) ||
+            !ckv_admit_timeline(request, &parts, ret_status) || !ckv_outputs_check(request, body, parts.groups, parts.timeline, ret_status) ||
+            !ckv_request_intact(request, ret_status) ||
             !ckv_admit_reply_size(request, parts.groups, ret_status))
                 return false;
         request->job->owner = request;

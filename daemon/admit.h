@@ -12,6 +12,7 @@ struct ckv_compress_parts {
         const struct ckv_record_compress *body;
         const struct ckv_record_group *groups;          /* [body->group_count] */
         const struct ckv_record_policy *policies;       /* [body->policy_count] */
+        const struct ckv_record_timeline *timeline;     /* NULL: none */
         const uint32_t *query_layers;                   /* [body->query_layer_count] */
         const uint32_t *words;                          /* of the groups, in order */
 };
@@ -94,6 +95,9 @@ bool ckv_admit_floats(struct ckv_request *request, const struct ckv_compress_par
 bool ckv_admit_reply_slice(struct ckv_request *request, const struct ckv_record_compress *body, struct ckv_record_status *ret_status);
 bool ckv_admit_reply_size(const struct ckv_request *request, const struct ckv_record_group *groups,
                           struct ckv_record_status *ret_status);
+
+/* admit_timeline.c: the words that the request waits for and signals; a Repair does neither */
+bool ckv_admit_timeline(struct ckv_request *request, const struct ckv_compress_parts *parts, struct ckv_record_status *ret_status);
 
 /* ckv_kept_bytes_bound() - admit_reply.c: memory that the kept sets of an admitted group of the job can take */
 uint64_t ckv_kept_bytes_bound(const struct ckv_job_group *group);

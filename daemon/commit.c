@@ -103,6 +103,7 @@ void ckv_request_end(struct ckv_request *request) {
 static void respond(struct ckv_request *request, struct ckv_answer *answer) {
         struct ckv_session *session = request->session;
 
+        ckv_timeline_signal(&request->timeline);
         ckv_answer_send(&request->route, answer, false);
         CKV_POINT(answered);
         if (request->commit)

@@ -2,8 +2,9 @@
  * Between the event loop and the backend.  The backend shares its time between
  * the jobs it holds (by fair_key, here the user id), and admission bounds how
  * many jobs one user can have inside.  So there is no queue in front of it, but
- * for users who have had more than --device-time lets them have: their next
- * jobs wait here, and nothing of theirs is ever ended for it.
+ * for jobs whose timeline word has not come, and for users who have had more
+ * than --device-time lets them have: these wait here, and nothing of theirs is
+ * ever ended for it.
  *
  * What a user has had is forgotten with the user, and a user is gone with its
  * last connection.  So that coming back is no way out, a tenant with time on
@@ -37,13 +38,27 @@ static uint64_t rate(const struct ckv_daemon *daemon) {
         return daemon->options->device_time ? daemon->options->device_time : 1000;
 }
 
-static struct ckv_tenant *tenant_of(const struct ckv_job *job) {
-        return ((const struct ckv_request *)job->owner)->session->tenant;
+static const struct ckv_request *request_of(const struct ckv_job *job) {
+        return job->owner;
 }
 
-/* may_begin() - when a waiting job goes to the backend at the latest: its user may go on, or its deadline says so */
+static struct ckv_tenant *tenant_of(const struct ckv_job *job) {
+        return request_of(job)->session->tenant;
+}
+
+/*
+ * may_begin() - when a waiting job may go to the backend, or is to be looked at again: its word has come and its user may go
+ * on, or its deadline, at which the backend ends it
+ */
 static uint64_t may_begin(const struct ckv_daemon *daemon, const struct ckv_job *job, uint64_t now) {
-        return CKV_MIN(ckv_device_time_ready(&tenant_of(job)->device_time, rate(daemon), now), job->deadline_nsec);
+        const struct ckv_request *request = request_of(job);
+        uint64_t ready = now;
+
+        if (!ckv_timeline_came(&request->timeline))
+                ready = ckv_timeline_look_nsec(request->arrived_nsec, now);
+        else if (daemon->options->device_time > 0)
+                ready = ckv_device_time_ready(&tenant_of(job)->device_time, rate(daemon), now);
+        return CKV_MIN(ready, job->deadline_nsec);
 }
 
 /* rearm() - the timer to when the next job may begin, or the accounts are to be looked at */
@@ -158,7 +173,7 @@ void ckv_engine_submit(struct ckv_daemon *daemon, struct ckv_job *job) {
         uint64_t now = ckv_now_nsec();
 
         engine->inside++;
-        if (daemon->options->device_time > 0 && job->stage == CKV_STAGE_PLAN && may_begin(daemon, job, now) > now) {
+        if (job->stage == CKV_STAGE_PLAN && may_begin(daemon, job, now) > now) {
                 LL_APPEND(engine->waiting, job);
                 rearm(engine, now);
                 return;

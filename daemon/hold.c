@@ -62,6 +62,7 @@ void ckv_hold_end(struct ckv_request *request, const struct ckv_record_status *s
         (void)ckv_slot_enter(request, CKV_PHASE_CANCELLED);
         request->phase = CKV_PHASE_CANCELLED;
         ckv_answer_init(&answer, status);
+        ckv_timeline_signal(&request->timeline);
         ckv_window_store(&request->session->window, request->entry, &answer);
         ckv_request_end(request);
 }

@@ -23,6 +23,9 @@ bool ckv_plan_failed(const struct ckv_request *request, struct ckv_record_status
         case CKV_JOB_CANCELLED:
                 return !ckv_refuse_cancelled(ret_status);
         case CKV_JOB_EXPIRED:
+                if (!ckv_timeline_came(&request->timeline))
+                        return !ckv_refuse(ret_status, CKV_CODE_EXPIRED, CKV_F_COMPRESS_WAIT, CKV_D_NEVER_CAME,
+                                           request->timeline.wait_value, atomic_load(request->timeline.wait), 0);
                 return !ckv_refuse(ret_status, CKV_CODE_EXPIRED, CKV_F_DEADLINE, CKV_D_DEADLINE_PASSED,
                                    (now - CKV_MIN(now, job->deadline_nsec)) / CKV_NSEC_PER_USEC, 0, 0);
         case CKV_JOB_NONFINITE:

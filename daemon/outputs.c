@@ -39,10 +39,12 @@ static bool hits_cache(const struct ckv_request *request, const struct output *o
 }
 
 static bool hits_input(const struct ckv_request *request, const struct output *output, const struct ckv_record_compress *body,
-                       const struct ckv_record_group *groups) {
+                       const struct ckv_record_group *groups, const struct ckv_record_timeline *timeline) {
         const struct ckv_record_slice *of_queries[] = { &body->queries, &body->lse, &body->sink_logits };
-        struct ckv_place place;
+        struct ckv_place place = timeline ? place_of(request, &timeline->wait) : (struct ckv_place){ 0 };
 
+        if (ckv_places_overlap(&output->place, &place))
+                return true;
         for (size_t k = 0; k < CKV_ARRAY_SIZE(of_queries); k++) {
                 place = place_of(request, of_queries[k]);
                 if (ckv_places_overlap(&output->place, &place))
@@ -61,18 +63,21 @@ static bool hits_input(const struct ckv_request *request, const struct output *o
 }
 
 bool ckv_outputs_check(const struct ckv_request *request, const struct ckv_record_compress *body,
-                       const struct ckv_record_group *groups, struct ckv_record_status *ret_status) {
-        struct output outputs[17];      /* one for each group, and the answer */
+                       const struct ckv_record_group *groups, const struct ckv_record_timeline *timeline,
+                       struct ckv_record_status *ret_status) {
+        struct output outputs[18];      /* one for each group, the answer, and the word to signal */
         uint32_t n = 0;
 
-        static_assert(CKV_ARRAY_SIZE(outputs) == 16 + 1, "CKV_LIMIT_GROUPS and one more");
+        static_assert(CKV_ARRAY_SIZE(outputs) == 16 + 2, "CKV_LIMIT_GROUPS and two more");
         for (uint32_t i = 0; i < body->group_count; i++)
                 if (groups[i].scores_out.region_id)
                         outputs[n++] = (struct output){ place_of(request, &groups[i].scores_out), CKV_F_GROUP_SCORES_OUT, i };
         if (body->reply_to.region_id)
                 outputs[n++] = (struct output){ place_of(request, &body->reply_to), CKV_F_COMPRESS_REPLY_TO, 0 };
+        if (timeline && timeline->signal.region_id)
+                outputs[n++] = (struct output){ place_of(request, &timeline->signal), CKV_F_COMPRESS_SIGNAL, 0 };
         for (uint32_t i = 0; i < n; i++) {
-                bool hit = hits_cache(request, &outputs[i]) || hits_input(request, &outputs[i], body, groups);
+                bool hit = hits_cache(request, &outputs[i]) || hits_input(request, &outputs[i], body, groups, timeline);
 
                 for (uint32_t k = 0; k < i && !hit; k++)
                         hit = ckv_places_overlap(&outputs[i].place, &outputs[k].place);

@@ -7,6 +7,7 @@
 #include "daemon/control.h"
 #include "daemon/session.h"
 #include "daemon/tenant.h"
+#include "daemon/timeline.h"
 #include "daemon/window.h"
 #include "kernels/job.h"
 #include "proto/records.h"
@@ -50,6 +51,7 @@ struct ckv_request {
         enum ckv_reply_form reply_form;
         uint8_t *reply_address;                 /* REPLY_IN_REGION: where the sets go, in a region in use; and bytes there */
         uint64_t reply_bytes;
+        struct ckv_timeline timeline;
         uint32_t logical_len;
         uint64_t arrived_nsec;
         struct ckv_cache *cache;                /* counts one request use */

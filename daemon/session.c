@@ -26,12 +26,12 @@
 /* Capability numbers of chunkkv.proto that this build has. */
 enum {
         CAP_MEMFD = 3, CAP_POSIX_SHM = 4, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
-        CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11, CAP_LSE = 12,
+        CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11, CAP_LSE = 12, CAP_TIMELINE = 13,
 };
 
 uint64_t ckv_capabilities(const struct ckv_options *options) {
         static const uint8_t built[] = { CAP_MEMFD, CAP_CONTROL_PAGE, CAP_HOLD, CAP_COPY_OUT, CAP_REPAIR, CAP_TABLE_IN_REGION,
-                                         CAP_REPLY_IN_REGION, CAP_SCORES, CAP_LSE };
+                                         CAP_REPLY_IN_REGION, CAP_SCORES, CAP_LSE, CAP_TIMELINE };
         uint64_t bits = 0;
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(built); i++)

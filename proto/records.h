@@ -138,16 +138,22 @@ struct ckv_record_compress {            /* COMPRESS; REPAIR has the same, with c
         uint8_t mode, hold, reply_form, single_pass;
         uint32_t control_slot, control_use, logical_len, group_count, policy_count, query_layer_count;
         uint32_t query_dtype, query_rows, query_ring_start, query_last_row;
-        uint16_t has_queries, want_kept_mass;
+        uint16_t has_queries;
+        uint8_t want_kept_mass, has_timeline;
         uint32_t word_count;
         uint64_t query_layer_stride, query_head_stride, query_row_stride;
         struct ckv_record_slice queries, lse, sink_logits, reply_to;
         /* in the ring: ckv_record_group[group_count], ckv_record_policy[policy_count] (those of group 0 first),
-         * then word_count words: query layers, and for each group table, destination, spans (first, count), position
+         * ckv_record_timeline if has_timeline, then word_count words: query layers, and for each group table, destination, spans (first, count), position
          * runs, chunk lengths, given runs */
 };
 
 struct ckv_record_repair { uint64_t target_request_id, zero; };
+
+struct ckv_record_timeline {            /* a slice with region 0: not given */
+        struct ckv_record_slice wait, signal;
+        uint64_t wait_value, signal_value;
+};
 
 struct ckv_record_group {
         uint32_t group, physical_len;
@@ -294,6 +300,7 @@ static_assert(sizeof(struct ckv_record_cache_group) == 32, "cache group");
 static_assert(sizeof(struct ckv_record_plane) == 96, "plane");
 static_assert(sizeof(struct ckv_record_compress) == 176, "compress");
 static_assert(sizeof(struct ckv_record_group) == 160, "group");
+static_assert(sizeof(struct ckv_record_timeline) == 64, "timeline");
 static_assert(sizeof(struct ckv_record_policy) == 128, "policy");
 static_assert(sizeof(struct ckv_record_status) == 48, "status");
 static_assert(sizeof(struct ckv_record_access) == 16, "access");

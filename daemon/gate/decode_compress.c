@@ -130,7 +130,38 @@ static bool check_queries(struct ckv_check *check, const Chunkkv__V1__Compress *
                                &record->sink_logits);
 }
 
-/* check_groups() - the attachment: groups, policies, words */
+static bool check_word(struct ckv_check *check, enum ckv_field field, const Chunkkv__V1__TimelineWord *word,
+                       struct ckv_record_slice *ret_slice, uint64_t *ret_value) {
+        struct ckv_at at = ckv_at(field, 0, 0);
+
+        if (!word)
+                return true;
+        if (!word->word)
+                return ckv_check_missing(check, at);
+        if (!ckv_check_slice(check, at, word->word, 1, ret_slice))
+                return false;
+        if (word->word->size != sizeof(uint64_t))
+                return ckv_check_refuse(check, CKV_CODE_INVALID_ARGUMENT, at, CKV_D_WORD_SIZE, word->word->size, 0, 0);
+        *ret_value = word->value;
+        return true;
+}
+
+/* check_timeline() - behind the policies, where there is one */
+static bool check_timeline(struct ckv_check *check, const Chunkkv__V1__Compress *compress, struct ckv_record_compress *record) {
+        struct ckv_record_timeline *timeline;
+
+        if (!compress->wait && !compress->signal)
+                return true;
+        timeline = ckv_check_append(check, sizeof(*timeline));
+        if (!timeline)
+                return false;
+        *timeline = (struct ckv_record_timeline){ 0 };
+        record->has_timeline = 1;
+        return check_word(check, CKV_F_COMPRESS_WAIT, compress->wait, &timeline->wait, &timeline->wait_value) &&
+               check_word(check, CKV_F_COMPRESS_SIGNAL, compress->signal, &timeline->signal, &timeline->signal_value);
+}
+
+/* check_groups() - the attachment: groups, policies, timeline, words */
 static bool check_groups(struct ckv_check *check, const Chunkkv__V1__Compress *compress,
                          struct ckv_record_compress *record) {
         struct ckv_record_group *groups;
@@ -147,6 +178,8 @@ static bool check_groups(struct ckv_check *check, const Chunkkv__V1__Compress *c
         if (!policies)
                 return false;
 
+        if (!check_timeline(check, compress, record))
+                return false;
         words_at = check->out->attachment_bytes;
         if (compress->queries && !check_query_layers(check, compress->queries))
                 return false;

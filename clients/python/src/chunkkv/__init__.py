@@ -53,6 +53,7 @@ from .region import Region, Slice
 from .rowmap import RowMap
 from .session import Limits, Session
 from .side import Notice, NoticeKind
+from .timeline import TimelineWord
 from .wire import Access, CacheState, Code, DType, KeptAll, Mode, Phase, PlaneKind, Radius, Slot
 
 __version__ = "0.1.0"
@@ -113,6 +114,7 @@ __all__ = [
     "Slot",
     "StaleBoot",
     "Table",
+    "TimelineWord",
     "Timing",
     "Unsupported",
     "as_torch",

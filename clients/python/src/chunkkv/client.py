@@ -240,6 +240,9 @@ class Client:
             request_id (int): from new_request_id(), to cancel() from another thread.
             hold (bool): answer after selection, in phase SELECTED, and wait for `answer.commit()` or `answer.cancel()`,
                 at most `session.limits.hold_ms`.
+            wait (TimelineWord): keys, values and queries are read only when the word has come to its value.
+            signal (TimelineWord): becomes its value when the request has ended, whatever its outcome, just before it is
+                answered; not if it is refused for what it says.
             single_pass (bool): move without steps, which needs no more of them than there may be: the daemon's death in
                 the move leaves the cache TORN.
 
@@ -328,7 +331,8 @@ class Client:
                                 hold=_flag("hold", request.get("hold", False)),
                                 single_pass=_flag("single_pass", request.get("single_pass", False)),
                                 want_kept_mass=_flag("want_kept_mass", request.get("want_kept_mass", False)),
-                                lse=request.get("lse"), sink_logits=request.get("sink_logits"))
+                                lse=request.get("lse"), sink_logits=request.get("sink_logits"),
+                                wait=request.get("wait"), signal=request.get("signal"))
             return submit(self._link, exchange, mode, until, request.get("generation", 0), request.get("request_id"))
 
 

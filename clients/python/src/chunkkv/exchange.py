@@ -28,6 +28,7 @@ from .memory import SharedMemory
 from .policy import MILLION, Policy, millionths
 from .region import Region, Slice
 from .session import Limits
+from .timeline import TimelineWord
 from .wire import Mode
 
 Floats = NDArray[Any] | Slice | None
@@ -98,11 +99,13 @@ class Exchange:
     def __init__(self, mode: Mode, cache: Cache, jobs: Sequence[GroupJob], *, queries: Queries | None,
                  logical_len: int, reply_form: ReplyForm | None, limits: Limits, has_memory: bool = True,
                  hold: bool = False, single_pass: bool = False, want_kept_mass: bool = False,
-                 lse: Floats = None, sink_logits: Floats = None) -> None:
+                 lse: Floats = None, sink_logits: Floats = None,
+                 wait: TimelineWord | None = None, signal: TimelineWord | None = None) -> None:
         """Decide how everything travels; without `has_memory` nothing is moved out of the messages."""
         self._mode, self.cache, self.jobs, self._limits = mode, cache, list(jobs), limits
         self._queries, self._logical_len = queries, logical_len
         self._hold, self._single_pass, self._want_kept_mass = hold, single_pass, want_kept_mass
+        self._timeline = {"wait": wait, "signal": signal}
         self.room = 0
         self._memory: SharedMemory | None = None
         for i, job in enumerate(self.jobs):
@@ -144,6 +147,9 @@ class Exchange:
                 if place is not None:
                     where = self._put(place, region) if isinstance(place, _Piece) else place
                     getattr(body.queries, name).CopyFrom(where.to_message())
+        for name, timed in self._timeline.items():
+            if timed is not None:
+                getattr(body, name).CopyFrom(timed.to_message())
         if self._reply is not None:
             body.reply_to.CopyFrom(self._put(self._reply, region).to_message())
         return body

@@ -18,6 +18,7 @@ from .exchange import Floats, ReplyForm
 from .job import AnyTable, GroupJob, Queries
 from .policy import Policy
 from .region import Slice
+from .timeline import TimelineWord
 
 
 class CompressRequest(TypedDict, total=False):
@@ -47,6 +48,8 @@ class CompressRequest(TypedDict, total=False):
     lse: Floats
     sink_logits: Floats
     want_kept_mass: bool
+    wait: TimelineWord | None
+    signal: TimelineWord | None
     hold: bool
     single_pass: bool
 

@@ -230,7 +230,7 @@ class Commit(_message.Message):
     def __init__(self, target_request_id: _Optional[int] = ...) -> None: ...
 
 class Compress(_message.Message):
-    __slots__ = ["cache_id", "control_slot", "control_use", "groups", "hold", "logical_len", "mode", "queries", "reply_form", "reply_to", "single_pass", "want_kept_mass"]
+    __slots__ = ["cache_id", "control_slot", "control_use", "groups", "hold", "logical_len", "mode", "queries", "reply_form", "reply_to", "signal", "single_pass", "wait", "want_kept_mass"]
     CACHE_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROL_SLOT_FIELD_NUMBER: _ClassVar[int]
     CONTROL_USE_FIELD_NUMBER: _ClassVar[int]
@@ -241,7 +241,9 @@ class Compress(_message.Message):
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     REPLY_FORM_FIELD_NUMBER: _ClassVar[int]
     REPLY_TO_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
     SINGLE_PASS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     WANT_KEPT_MASS_FIELD_NUMBER: _ClassVar[int]
     cache_id: int
     control_slot: int
@@ -253,9 +255,11 @@ class Compress(_message.Message):
     queries: Queries
     reply_form: ReplyForm
     reply_to: Slice
+    signal: TimelineWord
     single_pass: bool
+    wait: TimelineWord
     want_kept_mass: bool
-    def __init__(self, cache_id: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., hold: bool = ..., control_slot: _Optional[int] = ..., control_use: _Optional[int] = ..., logical_len: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupJob, _Mapping]]] = ..., queries: _Optional[_Union[Queries, _Mapping]] = ..., reply_form: _Optional[_Union[ReplyForm, str]] = ..., reply_to: _Optional[_Union[Slice, _Mapping]] = ..., single_pass: bool = ..., want_kept_mass: bool = ...) -> None: ...
+    def __init__(self, cache_id: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., hold: bool = ..., control_slot: _Optional[int] = ..., control_use: _Optional[int] = ..., logical_len: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupJob, _Mapping]]] = ..., queries: _Optional[_Union[Queries, _Mapping]] = ..., reply_form: _Optional[_Union[ReplyForm, str]] = ..., reply_to: _Optional[_Union[Slice, _Mapping]] = ..., single_pass: bool = ..., want_kept_mass: bool = ..., wait: _Optional[_Union[TimelineWord, _Mapping]] = ..., signal: _Optional[_Union[TimelineWord, _Mapping]] = ...) -> None: ...
 
 class Compressed(_message.Message):
     __slots__ = ["groups", "logical_len", "phase", "timing"]
@@ -769,6 +773,14 @@ class Table(_message.Message):
     form: TableForm
     numbers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, form: _Optional[_Union[TableForm, str]] = ..., numbers: _Optional[_Iterable[int]] = ..., **kwargs) -> None: ...
+
+class TimelineWord(_message.Message):
+    __slots__ = ["value", "word"]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    word: Slice
+    def __init__(self, word: _Optional[_Union[Slice, _Mapping]] = ..., value: _Optional[int] = ...) -> None: ...
 
 class Timing(_message.Message):
     __slots__ = ["move_us", "queue_us", "score_us", "select_us", "total_us"]
