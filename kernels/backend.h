@@ -28,7 +28,7 @@ struct ckv_backend_options {
 struct ckv_backend_info {
         char name[64];          /* "AMD EPYC 9B45, avx512, 2 threads": for people */
         uint8_t uuid[16];       /* GPU or MIG instance; zero on the CPU */
-        const char *path;       /* name of the code path in use: "avx512", "avx2", "generic" */
+        const char *path;       /* name of the code path in use: "avx512", "avx2", "scalar" */
         uint32_t threads;
 };
 

@@ -86,7 +86,7 @@ struct ckv_cpu_kernel {
         void (*dots)(const struct ckv_cpu_segment *segment, const double *vector, double *ret_dots);
 };
 
-extern const struct ckv_cpu_kernel ckv__cpu_kernel_generic;
+extern const struct ckv_cpu_kernel ckv__cpu_kernel_scalar;
 #if defined(__x86_64__)
 extern const struct ckv_cpu_kernel ckv__cpu_kernel_avx2, ckv__cpu_kernel_avx512;
 #endif

@@ -57,7 +57,7 @@ const struct ckv_cpu_kernel *ckv__cpu_kernel(void) {
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
                 return &ckv__cpu_kernel_avx2;
 #endif
-        return &ckv__cpu_kernel_generic;
+        return &ckv__cpu_kernel_scalar;
 }
 
 void ckv__cpu_model(char *ret_name, size_t size) {

@@ -107,7 +107,7 @@ static uint32_t score_cpu(const struct tiny *tiny, const struct ckv_cpu_kernel *
 
 /* The scores, [heads][L], are @expected: the reference's to 1e-13 of it, the CPU path's to 1e-5 */
 static void check(struct tiny *tiny, const double *expected) {
-        const struct ckv_cpu_kernel *kernels[] = { &ckv__cpu_kernel_generic, ckv__cpu_kernel() };
+        const struct ckv_cpu_kernel *kernels[] = { &ckv__cpu_kernel_scalar, ckv__cpu_kernel() };
         uint32_t count = ckv_score_heads(tiny->group) * tiny->group->selection.rows;
         double rows[ROWS_MOST];
 
@@ -133,7 +133,7 @@ static void check_bad(struct tiny *tiny, uint32_t head) {
 
         tiny->group->layers[0] = tiny->layer;
         ck_assert_int_eq(ckv_ref_score_rows(tiny->job, tiny->group, &tiny->layer, rows), (int)head + 1);
-        ck_assert_uint_eq(score_cpu(tiny, &ckv__cpu_kernel_generic, 0, rows), head + 1);
+        ck_assert_uint_eq(score_cpu(tiny, &ckv__cpu_kernel_scalar, 0, rows), head + 1);
         ck_assert_uint_eq(score_cpu(tiny, ckv__cpu_kernel(), 0, rows), head + 1);
 }
 

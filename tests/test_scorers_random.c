@@ -73,7 +73,7 @@ static uint32_t list_kernels(const struct ckv_cpu_kernel *ret_kernels[3]) {
         const struct ckv_cpu_kernel *chosen = ckv__cpu_kernel();
         uint32_t count = 0;
 
-        ret_kernels[count++] = &ckv__cpu_kernel_generic;
+        ret_kernels[count++] = &ckv__cpu_kernel_scalar;
 #if defined(__x86_64__)
         if (chosen == &ckv__cpu_kernel_avx512)
                 ret_kernels[count++] = &ckv__cpu_kernel_avx2;

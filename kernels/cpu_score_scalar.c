@@ -7,8 +7,8 @@
  */
 #include "kernels/cpu_kernel.h"
 
-#define NAME(x) x##_generic
-#define KERNEL "generic"
+#define NAME(x) x##_scalar
+#define KERNEL "scalar"
 #define LANES 4
 #define VECTORS 2
 
