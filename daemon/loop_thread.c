@@ -6,13 +6,12 @@
 #include "daemon/daemon.h"
 
 #ifndef NDEBUG
+#include <pthread.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 void ckv_assert_loop_thread(void) {
-        static _Atomic long loop_thread;
-        long self = syscall(SYS_gettid), expected = 0;
+        static _Atomic pthread_t loop_thread;
+        pthread_t self = pthread_self(), expected = 0;  /* a request asks some twenty times: no system call */
 
         /* relaxed: only the number itself matters */
         if (!atomic_compare_exchange_strong_explicit(&loop_thread, &expected, self, memory_order_relaxed, memory_order_relaxed))
