@@ -331,8 +331,8 @@ static void cpu_submit(struct ckv_backend *backend, struct ckv_job *job) {
         count(&backend->queued, 1);
         (void)pthread_mutex_lock(&backend->mutex);
         ckv__jobs_append(&backend->submitted, job);
-        (void)pthread_cond_signal(&backend->wake);
         (void)pthread_mutex_unlock(&backend->mutex);
+        (void)pthread_cond_signal(&backend->wake);
 }
 
 static void cpu_cancel(struct ckv_backend *backend, struct ckv_job *job) {
