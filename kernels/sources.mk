@@ -5,7 +5,8 @@ kernels_SOURCES := kernels/policy.c kernels/policy_rules.c kernels/budget.c kern
 
 # The CPU device. Each instruction set has its own file and its own flags; one of them is chosen when the device opens.
 kernels_SOURCES += kernels/cpu_backend.c kernels/cpu_machine.c kernels/cpu_pool.c kernels/cpu_turns.c kernels/cpu_plan.c kernels/cpu_score.c kernels/cpu_attention.c kernels/cpu_attention_work.c kernels/cpu_keys.c kernels/cpu_drop.c \
-        kernels/cpu_fold.c kernels/cpu_move.c kernels/cpu_copy.c kernels/cpu_score_scalar.c
+        kernels/cpu_fold.c kernels/cpu_move.c kernels/cpu_copy.c kernels/cpu_score_scalar.c \
+        kernels/cpu_choice.c kernels/cpu_paths.c kernels/cpu_trial.c
 # gcc's fake stack frames are not aligned for vectors, so these files keep their frames on the real stack
 CPU_SCORE := -O3 -ffp-contract=fast $(if $(filter asan,$(BUILD)),--param asan-use-after-return=0)
 FLAGS_kernels/cpu_score_scalar := $(CPU_SCORE)
@@ -13,6 +14,10 @@ ifeq ($(shell uname -m),x86_64)
 kernels_SOURCES += kernels/cpu_score_avx2.c kernels/cpu_score_avx512.c
 FLAGS_kernels/cpu_score_avx2 := $(CPU_SCORE) -mavx2 -mfma
 FLAGS_kernels/cpu_score_avx512 := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+kernels_SOURCES += kernels/cpu_window_avx2.c kernels/cpu_window_avx512.c kernels/cpu_window_avx512bf16.c
+FLAGS_kernels/cpu_window_avx2 := $(CPU_SCORE) -mavx2 -mfma -mf16c
+FLAGS_kernels/cpu_window_avx512 := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+FLAGS_kernels/cpu_window_avx512bf16 := $(FLAGS_kernels/cpu_window_avx512) -mavx512bf16
 # the tile instructions are assembly: the compiler needs no flag for them
 kernels_SOURCES += kernels/cpu_window_amx.c
 CPU_AMX := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma

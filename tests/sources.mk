@@ -92,9 +92,12 @@ test_conformance_scores_SOURCES := tests/test_conformance_scores.c tests/support
 test_conformance_scores_LIBS := kernels base
 test_conformance_scores_LDLIBS := $(CHECK_LDLIBS)
 
-# the AMX kernel with its tile instructions in software
+# the window kernels by themselves; that of AMX with its tile instructions in software
 ifeq ($(shell uname -m),x86_64)
-TESTS += test_cpu_amx
+TESTS += test_cpu_amx test_cpu_window
+test_cpu_window_SOURCES := tests/test_cpu_window.c tests/support_window.c
+test_cpu_window_LIBS := kernels base
+test_cpu_window_LDLIBS := $(CHECK_LDLIBS)
 test_cpu_amx_SOURCES := tests/test_cpu_amx.c tests/support_window.c tests/support_amx_software.c
 test_cpu_amx_LIBS := kernels base
 test_cpu_amx_LDLIBS := $(CHECK_LDLIBS)
