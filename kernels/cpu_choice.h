@@ -37,6 +37,10 @@ const struct ckv_cpu_path *ckv__cpu_paths(size_t *ret_count);
  */
 int ckv__cpu_choice_new(const char *forced, struct ckv_cpu_choice **ret_choice);
 
+/* ckv__cpu_choice_of() - the same among paths that the caller lists, at most 8: for tests */
+int ckv__cpu_choice_of(const struct ckv_cpu_path *paths, size_t count, const char *forced, struct ckv_cpu_choice **ret_choice);
+
+/* ckv__cpu_choice_free() - NULL is fine. Return: NULL. */
 struct ckv_cpu_choice *ckv__cpu_choice_free(struct ckv_cpu_choice *choice);
 
 /**
@@ -44,12 +48,21 @@ struct ckv_cpu_choice *ckv__cpu_choice_free(struct ckv_cpu_choice *choice);
  * @dims:        of the product
  * @query_count: queries of a KV head: group x window; 0 for scorers without queries
  *
- * Never NULL; its window kernel, if there is one, may still refuse (takes()).
+ * The fastest whose window kernel takes such a shape. Never NULL; where none does, its window kernel refuses (takes()) or is
+ * NULL, and its general kernel is meant.
  */
 const struct ckv_cpu_path *ckv__cpu_choice_path(const struct ckv_cpu_choice *choice, enum ckv_dtype keys, enum ckv_dtype queries,
                                                 uint32_t dims, uint32_t query_count);
 
-/* ckv__cpu_choice_text() - "avx512bf16 (bf16 64-128), avx512 (else)": for log and status, cut to @size bytes with the closing 0 */
+/* The picks in three texts, each cut to @size bytes with the closing 0 */
+
+/* ckv__cpu_choice_text() - "amx: bf16; avx512: bf16 with other queries, f16, f32": which path for which shapes */
 void ckv__cpu_choice_text(const struct ckv_cpu_choice *choice, char *ret_text, size_t size);
+
+/* ckv__cpu_choice_names() - "amx+avx512": all paths that are used */
+void ckv__cpu_choice_names(const struct ckv_cpu_choice *choice, char *ret_text, size_t size);
+
+/* ckv__cpu_choice_wrong() - "avx2, amx": paths that gave wrong results and are not used; empty if none did */
+void ckv__cpu_choice_wrong(const struct ckv_cpu_choice *choice, char *ret_text, size_t size);
 
 #endif
