@@ -102,6 +102,10 @@ test_cpu_amx_SOURCES := tests/test_cpu_amx.c tests/support_window.c tests/suppor
 test_cpu_amx_LIBS := kernels base
 test_cpu_amx_LDLIBS := $(CHECK_LDLIBS)
 FLAGS_tests/support_amx_software := $(CPU_AMX)
+TESTS += test_cpu_choice
+test_cpu_choice_SOURCES := tests/test_cpu_choice.c tests/support_amx_software.c
+test_cpu_choice_LIBS := kernels base
+test_cpu_choice_LDLIBS := $(CHECK_LDLIBS)
 endif
 
 # base, sockets and the process half of the core
