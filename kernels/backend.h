@@ -28,7 +28,10 @@ struct ckv_backend_options {
 struct ckv_backend_info {
         char name[64];          /* "AMD EPYC 9B45, avx512, 2 threads": for people */
         uint8_t uuid[16];       /* GPU or MIG instance; zero on the CPU */
-        const char *path;       /* name of the code path in use: "avx512", "avx2", "scalar" */
+        const char *path;       /* CPU: name of the code path for bfloat16 of 128 dimensions: "amx", "avx512", "scalar" */
+        char picks[256];        /* CPU: which path for which shapes, "amx: bf16; avx512: f16, f32" */
+        char wrong[64];         /* CPU: paths that gave wrong results when they were tried, and are not used; empty: none */
+        uint32_t tried_usec;    /* CPU: how long the trials took; 0: the caller named a path */
         uint32_t threads;
 };
 
@@ -73,5 +76,8 @@ struct ckv_backend_ops {
 };
 
 extern const struct ckv_backend_ops ckv_backend_cpu;
+
+/* ckv_cpu_path_names() - "scalar, avx2": names for ckv_backend_options.path that this machine can take, cut to @size bytes */
+void ckv_cpu_path_names(char *ret_text, size_t size);
 
 #endif

@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/guard.h"
 #include "base/macros.h"
+#include "kernels/cpu_choice.h"
 #include "kernels/cpu_machine.h"
 #include "kernels/cpu_move.h"
 #include "kernels/cpu_plan.h"
@@ -49,7 +50,7 @@ enum {
 
 struct ckv_backend {
         struct ckv_backend_info info;
-        const struct ckv_cpu_kernel *kernel;
+        struct ckv_cpu_choice *choice;
         struct ckv_cpu_pool *pool;
         uint64_t slice_nsec;
         int done_fd;
@@ -114,7 +115,7 @@ static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now
 
 static bool step(struct ckv_backend *backend, struct ckv_job *job, uint64_t until) {
         if (job->stage == CKV_STAGE_PLAN)
-                return ckv_mirrors_step(job, until) && ckv__cpu_plan_step(job->backend_state, backend->pool, backend->kernel, until);
+                return ckv_mirrors_step(job, until) && ckv__cpu_plan_step(job->backend_state, backend->pool, backend->choice, until);
         return ckv__cpu_move_step(job->backend_state, backend->pool, until) && ckv_mirrors_step(job, until);
 }
 
@@ -208,6 +209,7 @@ static struct ckv_backend *cpu_close(struct ckv_backend *backend) {
                 assert(!backend->turns.jobs.first && !backend->submitted.first && !backend->done.first);
         }
         (void)ckv__cpu_pool_free(backend->pool);
+        (void)ckv__cpu_choice_free(backend->choice);
         (void)pthread_cond_destroy(&backend->wake);
         (void)pthread_mutex_destroy(&backend->mutex);
         (void)ckv_close(backend->done_fd);
@@ -241,15 +243,32 @@ static int start_device(struct ckv_backend *backend) {
         return -r;
 }
 
+/* Before there are threads: the system is asked for tile registers. */
+static int choose_path(struct ckv_backend *backend, const char *path) {
+        struct ckv_backend_info *info = &backend->info;
+        uint64_t start = ckv_now_nsec();
+        int r = ckv__cpu_choice_new(path, &backend->choice);
+
+        if (r < 0)
+                return ckv_error_trace(r);
+        info->tried_usec = path ? 0 : (uint32_t)((ckv_now_nsec() - start) / CKV_NSEC_PER_USEC);
+        info->path = ckv__cpu_choice_path(backend->choice, CKV_DTYPE_BF16, CKV_DTYPE_BF16, 128, 128)->name;
+        ckv__cpu_choice_text(backend->choice, info->picks, sizeof(info->picks));
+        ckv__cpu_choice_wrong(backend->choice, info->wrong, sizeof(info->wrong));
+        return 0;
+}
+
 static void set_info(struct ckv_backend *backend) {
         struct ckv_backend_info *info = &backend->info;
-        char model[32];
+        char model[32], paths[22], rest[48];
 
         ckv__cpu_model(model, sizeof(model));
-        info->path = backend->kernel->name;
+        ckv__cpu_choice_names(backend->choice, paths, sizeof(paths));
         info->threads = ckv__cpu_pool_threads(backend->pool);
-        (void)snprintf(info->name, sizeof(info->name), "%s, %s, %u thread%s", model, info->path, info->threads,
-                       info->threads == 1 ? "" : "s");
+        (void)snprintf(rest, sizeof(rest), ", %s, %u thread%s", paths, info->threads, info->threads == 1 ? "" : "s");
+        /* the end of the CPU's name is what can be spared */
+        (void)snprintf(info->name, sizeof(info->name) - strlen(rest), "%s", model);
+        (void)strcat(info->name, rest);
 }
 
 static int cpu_open(const struct ckv_backend_options *options, struct ckv_backend **ret_backend) {
@@ -261,9 +280,9 @@ static int cpu_open(const struct ckv_backend_options *options, struct ckv_backen
         ckv__jobs_init(&backend->submitted);
         ckv__jobs_init(&backend->done);
         init_locks(backend);
-        backend->kernel = ckv__cpu_kernel();
-        if (options->path && strcmp(options->path, backend->kernel->name) != 0)
-                return ckv_error_origin(-EOPNOTSUPP);
+        r = choose_path(backend, options->path);
+        if (r < 0)
+                return ckv_error_trace(r);
         backend->slice_nsec = (options->slice_usec ? options->slice_usec : SLICE_USEC_DEFAULT) * CKV_NSEC_PER_USEC;
         ckv__turns_init(&backend->turns, backend->slice_nsec);
         backend->progress_nsec = ckv_now_nsec();

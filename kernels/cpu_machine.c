@@ -48,18 +48,6 @@ uint32_t ckv__cpu_threads(void) {
         return CKV_MIN((uint32_t)CKV_MAX(count, 1), quota());
 }
 
-const struct ckv_cpu_kernel *ckv__cpu_kernel(void) {
-#if defined(__x86_64__)
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
-                return &ckv__cpu_kernel_avx512;
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-                return &ckv__cpu_kernel_avx2;
-#endif
-        return &ckv__cpu_kernel_scalar;
-}
-
 void ckv__cpu_model(char *ret_name, size_t size) {
         _cleanup_(close_stream) FILE *info = fopen("/proc/cpuinfo", "re");
         char line[256];

@@ -11,6 +11,9 @@
 #include "kernels/cpu_choice.h"
 
 #include "base/macros.h"
+#include "kernels/backend.h"
+
+#include <stdio.h>
 
 #if defined(__x86_64__)
 
@@ -83,4 +86,14 @@ const struct ckv_cpu_path *ckv__cpu_paths(size_t *ret_count) {
 
         *ret_count = CKV_ARRAY_SIZE(paths);
         return paths;
+}
+
+void ckv_cpu_path_names(char *ret_text, size_t size) {
+        size_t count, used = 0;
+        const struct ckv_cpu_path *paths = ckv__cpu_paths(&count);
+
+        *ret_text = 0;
+        for (size_t i = 0; i < count && used < size; i++)
+                if (paths[i].usable())
+                        used += (size_t)snprintf(ret_text + used, size - used, "%s%s", used ? ", " : "", paths[i].name);
 }

@@ -294,7 +294,7 @@ static bool advance(struct ckv_cpu_plan *plan) {
         return plan->group == job->group_count;
 }
 
-bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                         uint64_t until_nsec) {
         bool done = plan->group == plan->job->group_count;
 
@@ -302,7 +302,7 @@ bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, co
                 uint64_t before;
 
                 if (plan->scoring && plan->formed == 0 && plan->score) {
-                        bool scored = ckv__cpu_score_step(plan->score, pool, kernel, until_nsec);
+                        bool scored = ckv__cpu_score_step(plan->score, pool, choice, until_nsec);
 
                         CKV_POINT(score_slice);
                         if (!scored)

@@ -5,7 +5,7 @@
 #ifndef CKV_KERNELS_CPU_PLAN_H
 #define CKV_KERNELS_CPU_PLAN_H
 
-#include "kernels/cpu_kernel.h"
+#include "kernels/cpu_choice.h"
 #include "kernels/cpu_pool.h"
 #include "kernels/job.h"
 
@@ -26,7 +26,7 @@ struct ckv_cpu_plan *ckv__cpu_plan_free(struct ckv_cpu_plan *plan);
  *
  * Return: true when the plan is through, whatever its outcome.
  */
-bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                         uint64_t until_nsec);
 
 #endif

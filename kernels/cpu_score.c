@@ -22,9 +22,18 @@ void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_laye
         score->method->begin(score);
 }
 
-bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+/* The path for the layer at hand; scorers of KV heads have no queries */
+static const struct ckv_cpu_path *path_of(const struct ckv_cpu_score *score, const struct ckv_cpu_choice *choice) {
+        const struct ckv_job_group *group = score->group;
+        uint32_t queries = score->method == &ckv__cpu_attention ? group->q_heads / group->kv_heads * group->policy.window : 0;
+
+        return ckv__cpu_choice_path(choice, score->layer->k.dtype, score->job->queries.dtype, group->head_dim_k, queries);
+}
+
+bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                          uint64_t until_nsec) {
-        score->kernel = kernel;
+        score->path = path_of(score, choice);
+        score->kernel = score->path->kernel;
         while (score->phase != CKV_CPU_PHASE_DONE) {
                 uint32_t items = score->method->items(score);
 

@@ -6,7 +6,7 @@
 #ifndef CKV_KERNELS_CPU_SCORE_H
 #define CKV_KERNELS_CPU_SCORE_H
 
-#include "kernels/cpu_kernel.h"
+#include "kernels/cpu_choice.h"
 #include "kernels/cpu_pool.h"
 #include "kernels/job.h"
 
@@ -34,7 +34,7 @@ struct ckv_cpu_score *ckv__cpu_score_free(struct ckv_cpu_score *score);
 void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_layer *layer);
 
 /* ckv__cpu_score_step() - go on until the layer is done or @until_nsec (CLOCK_MONOTONIC) is past. Return: is it done? */
-bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                          uint64_t until_nsec);
 
 /* ckv__cpu_score_rows() - [ckv_score_heads()][L] binary64 T[j] of the layer that is done; borrowed until the next begin */

@@ -10,7 +10,7 @@
 #ifndef CKV_KERNELS_CPU_SCORER_H
 #define CKV_KERNELS_CPU_SCORER_H
 
-#include "kernels/cpu_kernel.h"
+#include "kernels/cpu_choice.h"
 #include "kernels/cpu_pool.h"
 #include "kernels/job.h"
 
@@ -32,7 +32,8 @@ struct ckv_cpu_score {
         const struct ckv_job *job;
         const struct ckv_job_group *group;
         const struct ckv_job_layer *layer;
-        const struct ckv_cpu_kernel *kernel;
+        const struct ckv_cpu_path *path;        /* of the layer */
+        const struct ckv_cpu_kernel *kernel;    /* of the path */
         uint32_t phase;
         uint32_t cursor;                        /* first item of the phase that is not done */
         double *rows;                           /* [ckv_score_heads()][L] */

@@ -72,10 +72,10 @@ test_window_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # the CPU backend, and the suite that every backend passes
 TESTS += test_cpu_score test_backend_cpu test_conformance
-test_cpu_score_SOURCES := tests/test_cpu_score.c tests/support_random.c tests/support_endless.c
+test_cpu_score_SOURCES := tests/test_cpu_score.c tests/support_random.c tests/support_endless.c tests/support_paths.c
 test_cpu_score_LIBS := kernels base
 test_cpu_score_LDLIBS := $(CHECK_LDLIBS)
-test_backend_cpu_SOURCES := tests/test_backend_cpu.c tests/support_random.c tests/support_endless.c
+test_backend_cpu_SOURCES := tests/test_backend_cpu.c tests/support_random.c tests/support_endless.c tests/support_paths.c
 test_backend_cpu_LIBS := kernels base
 test_backend_cpu_LDLIBS := $(CHECK_LDLIBS)
 test_conformance_SOURCES := tests/test_conformance.c tests/support_subject.c tests/support_random.c tests/support_gap.c \
@@ -244,10 +244,10 @@ test_cpu_turns_LDLIBS := $(CHECK_LDLIBS)
 
 # the scorers, by hand and on random caches
 TESTS += test_scorers test_scorers_random
-test_scorers_SOURCES := tests/test_scorers.c
+test_scorers_SOURCES := tests/test_scorers.c tests/support_paths.c
 test_scorers_LIBS := kernels base
 test_scorers_LDLIBS := $(CHECK_LDLIBS)
-test_scorers_random_SOURCES := tests/test_scorers_random.c tests/support_random.c
+test_scorers_random_SOURCES := tests/test_scorers_random.c tests/support_random.c tests/support_paths.c
 test_scorers_random_LIBS := kernels base
 test_scorers_random_LDLIBS := $(CHECK_LDLIBS)
 

@@ -6,11 +6,11 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/macros.h"
-#include "kernels/cpu_machine.h"
 #include "kernels/cpu_pool.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
 #include "tests/support_endless.h"
+#include "tests/support_paths.h"
 #include "tests/support_random.h"
 
 #include <check.h>
@@ -18,25 +18,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Kernels that this machine can run, the chosen one last. */
-static uint32_t list_kernels(const struct ckv_cpu_kernel *ret_kernels[3]) {
-        const struct ckv_cpu_kernel *chosen = ckv__cpu_kernel();
-        uint32_t count = 0;
-
-        ret_kernels[count++] = &ckv__cpu_kernel_scalar;
-#if defined(__x86_64__)
-        if (chosen == &ckv__cpu_kernel_avx512)
-                ret_kernels[count++] = &ckv__cpu_kernel_avx2;
-#endif
-        if (chosen != ret_kernels[0])
-                ret_kernels[count++] = chosen;
-        return count;
-}
-
 /* T[j] of the first layer of a job's first group, each step @step_usec long. */
-static double *score_rows(const struct ckv_job *job, const struct ckv_cpu_kernel *kernel, uint32_t threads, uint32_t step_usec,
+static double *score_rows(const struct ckv_job *job, const struct ckv_cpu_path *path, uint32_t threads, uint32_t step_usec,
                           uint32_t *ret_steps) {
         const struct ckv_job_group *group = &job->groups[0];
+        struct ckv_cpu_choice *choice = paths_choice(path);
         struct ckv_cpu_pool *pool;
         struct ckv_cpu_score *score;
         double *rows = calloc(group->selection.rows, sizeof(*rows));
@@ -46,18 +32,19 @@ static double *score_rows(const struct ckv_job *job, const struct ckv_cpu_kernel
         ck_assert_int_eq(ckv__cpu_score_new(job, group, &score), 0);
         ckv__cpu_score_begin(score, &group->layers[0]);
         *ret_steps = 1;
-        while (!ckv__cpu_score_step(score, pool, kernel, ckv_now_nsec() + step_usec * CKV_NSEC_PER_USEC))
+        while (!ckv__cpu_score_step(score, pool, choice, ckv_now_nsec() + step_usec * CKV_NSEC_PER_USEC))
                 (*ret_steps)++;
         memcpy(rows, ckv__cpu_score_rows(score), group->selection.rows * sizeof(*rows));
         (void)ckv__cpu_score_free(score);
         (void)ckv__cpu_pool_free(pool);
+        (void)ckv__cpu_choice_free(choice);
         return rows;
 }
 
 /* R30: any number of threads, any cut into slices, any order of blocks */
 START_TEST(bits_same_for_threads_slices_tables) {
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels), steps, most_steps = 0;
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths), steps, most_steps = 0;
         struct ckv_policy asked = { .window = 40, .pool = CKV_POOL_AVG, .value_weight = CKV_WEIGHT_L2, .norm = CKV_NORM_SEEN };
         struct random_shape shape = { .groups = 1, .layers = 1, .rows = 2100, .kv_heads = 3, .per_group = 3, .dims = 64,
                                       .contiguous = true, .own_tables = true, .asked = &asked };
@@ -65,7 +52,7 @@ START_TEST(bits_same_for_threads_slices_tables) {
 
         for (uint32_t k = 0; k < n; k++) {
                 struct random_job *random = random_job_new(7, &shape);
-                double *first = score_rows(random->job, kernels[k], 1, 60000000, &steps);
+                double *first = score_rows(random->job, paths[k], 1, 60000000, &steps);
 
                 ck_assert_uint_eq(steps, 1);
                 for (uint32_t variant = 0; variant < 6; variant++) {
@@ -78,9 +65,9 @@ START_TEST(bits_same_for_threads_slices_tables) {
                         if (variant > 0)
                                 ck_assert_mem_ne(random->job->groups[0].table.entries, moved->job->groups[0].table.entries,
                                                  100 * sizeof(uint32_t));
-                        rows = score_rows(moved->job, kernels[k], 1 + variant % 3, variant % 2 ? 100 : 5000, &steps);
+                        rows = score_rows(moved->job, paths[k], 1 + variant % 3, variant % 2 ? 100 : 5000, &steps);
                         most_steps = CKV_MAX(most_steps, steps);
-                        ck_assert_msg(memcmp(first, rows, bytes) == 0, "%s, variant %u: other bits", kernels[k]->name, variant);
+                        ck_assert_msg(memcmp(first, rows, bytes) == 0, "%s, variant %u: other bits", paths[k]->name, variant);
                         free(rows);
                         (void)random_job_free(moved);
                 }
@@ -102,11 +89,11 @@ START_TEST(segment_rows_of_shapes) {
 END_TEST
 
 /* |F[u] - R[u]| <= rtol * |R[u]| + atol for each unit and each row. Return: the largest relative difference. */
-static double compare_scores(const struct random_job *random, const struct ckv_cpu_kernel *kernel, uint64_t seed) {
+static double compare_scores(const struct random_job *random, const struct ckv_cpu_path *path, uint64_t seed) {
         const struct ckv_job *job = random->job;
         const struct ckv_job_group *group = &job->groups[0];
         uint32_t rows = group->selection.rows, steps;
-        double *fast = score_rows(job, kernel, 1, 60000000, &steps), *slow = calloc(rows, sizeof(*slow)), worst = 0;
+        double *fast = score_rows(job, path, 1, 60000000, &steps), *slow = calloc(rows, sizeof(*slow)), worst = 0;
         float *units[2];
         uint8_t *flags = calloc(rows, 1);
         struct ckv_budget budget;
@@ -124,7 +111,7 @@ static double compare_scores(const struct random_job *random, const struct ckv_c
         for (uint32_t i = 0; i < u.count + rows; i++) {
                 double f = i < rows ? fast[i] : (double)units[0][i - rows], r = i < rows ? slow[i] : (double)units[1][i - rows];
 
-                ck_assert_msg(fabs(f - r) <= 1e-4 * fabs(r) + 1e-30, "%s, job %u: score %u is %g instead of %g", kernel->name,
+                ck_assert_msg(fabs(f - r) <= 1e-4 * fabs(r) + 1e-30, "%s, job %u: score %u is %g instead of %g", path->name,
                               (unsigned)seed, i, f, r);
                 if (r > 1e-12)
                         worst = CKV_MAX(worst, fabs(f - r) / r);
@@ -139,8 +126,8 @@ static double compare_scores(const struct random_job *random, const struct ckv_c
 }
 
 START_TEST(scores_within_r31) {
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels), tried = 0;
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths), tried = 0;
 
         for (uint32_t k = 0; k < n; k++) {
                 double worst = 0;
@@ -156,12 +143,12 @@ START_TEST(scores_within_r31) {
                         if (group->policy.window < group->selection.rows && group->policy.scorer == CKV_SCORER_WINDOW &&
                             !(group->policy.given & CKV_GIVEN_CONTRAST_FIRST) &&
                             ckv_select_budget(&group->selection, NULL, &budget) == 0) {
-                                worst = CKV_MAX(worst, compare_scores(random, kernels[k], seed));
+                                worst = CKV_MAX(worst, compare_scores(random, paths[k], seed));
                                 tried++;
                         }
                         (void)random_job_free(random);
                 }
-                printf("%s: worst relative error of a score %.2g\n", kernels[k]->name, worst);
+                printf("%s: worst relative error of a score %.2g\n", paths[k]->name, worst);
                 ck_assert_uint_gt(tried, 20);
         }
 }
@@ -174,7 +161,7 @@ START_TEST(pools_across_stretches) {
                 struct random_shape shape = { .groups = 1, .layers = 1, .rows = 1100, .dims = 8, .asked = &asked, .no_ties = true };
                 struct random_job *random = random_job_new(31, &shape);
 
-                (void)compare_scores(random, ckv__cpu_kernel(), 31);
+                (void)compare_scores(random, paths_widest(), 31);
                 (void)random_job_free(random);
         }
 }
@@ -196,7 +183,7 @@ START_TEST(bands_add_up) {
                 group->kv_heads = i ? 8 : 1;
                 group->q_heads = 16 * group->kv_heads;
                 e.job->queries.rows = 1;
-                t[i] = score_rows(e.job, ckv__cpu_kernel(), 2, 2000, &steps);
+                t[i] = score_rows(e.job, paths_widest(), 2, 2000, &steps);
                 endless_deinit(&e);
         }
         for (uint32_t j = 0; j < rows; j++)
@@ -208,8 +195,8 @@ END_TEST
 
 /* raw_qk: 1e-5 of the sum of absolute products. Sums over heads and no pools, so that sum is easy to write down. */
 START_TEST(products_within_r31) {
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels), steps;
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths), steps;
         struct ckv_policy asked = { .scorer = CKV_SCORER_RAW_QK, .window = 24 };
         struct random_shape shape = { .groups = 1, .layers = 1, .rows = 300, .kv_heads = 2, .per_group = 2, .dims = 96, .asked = &asked };
         struct random_job *random = random_job_new(5, &shape);
@@ -227,10 +214,10 @@ START_TEST(products_within_r31) {
                                         absolute[j] += fabs((double)key[x] * (double)query[x]);
                         }
         for (uint32_t k = 0; k < n; k++) {
-                double *fast = score_rows(random->job, kernels[k], 1, 60000000, &steps);
+                double *fast = score_rows(random->job, paths[k], 1, 60000000, &steps);
 
                 for (uint32_t j = 0; j < 300; j++)
-                        ck_assert_msg(fabs(fast[j] - slow[j]) <= 1e-5 * absolute[j], "%s, row %u", kernels[k]->name, j);
+                        ck_assert_msg(fabs(fast[j] - slow[j]) <= 1e-5 * absolute[j], "%s, row %u", paths[k]->name, j);
                 free(fast);
         }
         (void)random_job_free(random);
@@ -238,7 +225,7 @@ START_TEST(products_within_r31) {
 END_TEST
 
 /* One query of 1 against keys of one dimension: weights are 2^key, and the bound is the one of R31 for exp. */
-static void weigh(const struct ckv_cpu_kernel *kernel, const float *keys, uint32_t count, float cap, float *ret_weights) {
+static void weigh(const struct ckv_cpu_path *path, const float *keys, uint32_t count, float cap, float *ret_weights) {
         const float query[CKV_CPU_BLOCK] = { 1 }, max = 0, inverse = 1;
         const uint32_t entry = 0, low = 0;
         struct ckv_plane k = {
@@ -252,25 +239,25 @@ static void weigh(const struct ckv_cpu_kernel *kernel, const float *keys, uint32
         };
 
         ck_assert_ptr_nonnull(segment.scratch);
-        kernel->weights(&segment, &max, &inverse, ret_weights, count, NULL, NULL);
+        path->kernel->weights(&segment, &max, &inverse, ret_weights, count, NULL, NULL);
         free(segment.scratch);
 }
 
 START_TEST(exponential_within_r31) {
         enum { N = 4096 };
         static float keys[N], weights[N];
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels);
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths);
 
         for (uint32_t i = 0; i < N; i++)
                 keys[i] = -126.0f * (float)i / N;
         for (uint32_t k = 0; k < n; k++) {
                 double worst = 0;
 
-                weigh(kernels[k], keys, N, 0, weights);
+                weigh(paths[k], keys, N, 0, weights);
                 for (uint32_t i = 0; i < N; i++)
                         worst = CKV_MAX(worst, fabs((double)weights[i] / exp2((double)keys[i]) - 1));
-                printf("%s: relative error of the exponential %.2g\n", kernels[k]->name, worst);
+                printf("%s: relative error of the exponential %.2g\n", paths[k]->name, worst);
                 ck_assert_double_le(worst, 0x1p-20);
         }
 }
@@ -278,13 +265,13 @@ END_TEST
 
 START_TEST(exponential_at_the_edges) {
         static const float keys[8] = { 0, -126.75f, -1e30f, -INFINITY, NAN, -0.5f, -0.0f, -126.0f };
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels);
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths);
 
         for (uint32_t k = 0; k < n; k++) {
                 float weights[8];
 
-                weigh(kernels[k], keys, 8, 0, weights);
+                weigh(paths[k], keys, 8, 0, weights);
                 ck_assert(weights[0] == 1 && weights[6] == 1 && weights[7] == 0x1p-126f);
                 ck_assert(weights[1] == 0 && weights[2] == 0 && weights[3] == 0);
                 ck_assert(isnan(weights[4]));
@@ -296,15 +283,15 @@ END_TEST
 START_TEST(softcap_of_logits) {
         enum { N = 1000 };
         static float keys[N], weights[N];
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels);
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths);
 
         for (uint32_t i = 0; i < N; i++)
                 keys[i] = -4.0f * (float)i / N;
         keys[N - 1] = NAN;
         keys[N - 2] = -INFINITY;
         for (uint32_t k = 0; k < n; k++) {
-                weigh(kernels[k], keys, N, 60, weights);
+                weigh(paths[k], keys, N, 60, weights);
                 for (uint32_t i = 0; i < N - 1; i++)
                         ck_assert_double_le(fabs((double)weights[i] / exp2(60 * tanh((double)keys[i])) - 1), 2e-5);
                 ck_assert(isnan(weights[N - 1]));

@@ -1,16 +1,16 @@
 /*
  * Each scorer on a cache so small that a person can check the numbers, through
- * the reference and through the CPU path with each of its kernels.
+ * the reference and through each of the CPU's paths.
  *
  * All values are binary32, one row after the other; a query of zeros sees all
  * its rows alike, so its weights are 1 / (rows it sees).
  */
 #include "base/clock.h"
 #include "base/macros.h"
-#include "kernels/cpu_machine.h"
 #include "kernels/cpu_pool.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
+#include "tests/support_paths.h"
 
 #include <check.h>
 #include <math.h>
@@ -86,8 +86,9 @@ static void tiny_deinit(struct tiny *tiny) {
         free(tiny->q);
 }
 
-/* Scores of the CPU path with one kernel. Return: h + 1 of a wrong log-sum-exp, or 0 */
-static uint32_t score_cpu(const struct tiny *tiny, const struct ckv_cpu_kernel *kernel, uint32_t count, double *ret_rows) {
+/* Scores of one CPU path. Return: h + 1 of a wrong log-sum-exp, or 0 */
+static uint32_t score_cpu(const struct tiny *tiny, const struct ckv_cpu_path *path, uint32_t count, double *ret_rows) {
+        struct ckv_cpu_choice *choice = paths_choice(path);
         struct ckv_cpu_pool *pool;
         struct ckv_cpu_score *score;
         uint32_t bad;
@@ -95,20 +96,21 @@ static uint32_t score_cpu(const struct tiny *tiny, const struct ckv_cpu_kernel *
         ck_assert_int_eq(ckv__cpu_pool_new(2, &pool), 0);
         ck_assert_int_eq(ckv__cpu_score_new(tiny->job, tiny->group, &score), 0);
         ckv__cpu_score_begin(score, &tiny->group->layers[0]);
-        while (!ckv__cpu_score_step(score, pool, kernel, ckv_now_nsec() + 50 * CKV_NSEC_PER_USEC))
+        while (!ckv__cpu_score_step(score, pool, choice, ckv_now_nsec() + 50 * CKV_NSEC_PER_USEC))
                 ;
         bad = ckv__cpu_score_bad_head(score);
         if (bad == 0)
                 memcpy(ret_rows, ckv__cpu_score_rows(score), count * sizeof(*ret_rows));
         (void)ckv__cpu_score_free(score);
         (void)ckv__cpu_pool_free(pool);
+        (void)ckv__cpu_choice_free(choice);
         return bad;
 }
 
 /* The scores, [heads][L], are @expected: the reference's to 1e-13 of it, the CPU path's to 1e-5 */
 static void check(struct tiny *tiny, const double *expected) {
-        const struct ckv_cpu_kernel *kernels[] = { &ckv__cpu_kernel_scalar, ckv__cpu_kernel() };
-        uint32_t count = ckv_score_heads(tiny->group) * tiny->group->selection.rows;
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t count = ckv_score_heads(tiny->group) * tiny->group->selection.rows, n = paths_list(paths);
         double rows[ROWS_MOST];
 
         ck_assert_uint_le(count, ROWS_MOST);
@@ -117,24 +119,26 @@ static void check(struct tiny *tiny, const double *expected) {
         for (uint32_t j = 0; j < count; j++)
                 ck_assert_msg(fabs(rows[j] - expected[j]) <= 1e-13 * fabs(expected[j]) + 1e-16,
                               "reference: row %u is %.17g instead of %.17g", j, rows[j], expected[j]);
-        for (size_t i = 0; i < CKV_ARRAY_SIZE(kernels); i++) {
-                ck_assert_uint_eq(score_cpu(tiny, kernels[i], count, rows), 0);
+        for (uint32_t i = 0; i < n; i++) {
+                ck_assert_uint_eq(score_cpu(tiny, paths[i], count, rows), 0);
                 for (uint32_t j = 0; j < count; j++)
                         ck_assert_msg(fabs(rows[j] - expected[j]) <= 1e-5 * fabs(expected[j]) + 1e-12,
-                                      "%s: row %u is %.17g instead of %.17g", kernels[i]->name, j, rows[j], expected[j]);
+                                      "%s: row %u is %.17g instead of %.17g", paths[i]->name, j, rows[j], expected[j]);
         }
 }
 
 #define CHECK(tiny, ...) check((tiny), (const double[]){ __VA_ARGS__ })
 
-/* Both paths find that a log-sum-exp of query head @head is wrong. */
+/* Reference and all paths find that a log-sum-exp of query head @head is wrong. */
 static void check_bad(struct tiny *tiny, uint32_t head) {
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths);
         double rows[ROWS_MOST];
 
         tiny->group->layers[0] = tiny->layer;
         ck_assert_int_eq(ckv_ref_score_rows(tiny->job, tiny->group, &tiny->layer, rows), (int)head + 1);
-        ck_assert_uint_eq(score_cpu(tiny, &ckv__cpu_kernel_scalar, 0, rows), head + 1);
-        ck_assert_uint_eq(score_cpu(tiny, ckv__cpu_kernel(), 0, rows), head + 1);
+        for (uint32_t i = 0; i < n; i++)
+                ck_assert_uint_eq(score_cpu(tiny, paths[i], 0, rows), head + 1);
 }
 
 static void fill(float *to, uint32_t n, const float *values) {

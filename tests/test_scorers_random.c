@@ -7,11 +7,11 @@
  */
 #include "base/clock.h"
 #include "base/macros.h"
-#include "kernels/cpu_machine.h"
 #include "kernels/cpu_pool.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
 #include "kernels/reference_block.h"
+#include "tests/support_paths.h"
 #include "tests/support_random.h"
 
 #include <check.h>
@@ -68,20 +68,6 @@ struct trial {
         struct ckv_job_layer *layer;
         float *lse, *sinks;
 };
-
-static uint32_t list_kernels(const struct ckv_cpu_kernel *ret_kernels[3]) {
-        const struct ckv_cpu_kernel *chosen = ckv__cpu_kernel();
-        uint32_t count = 0;
-
-        ret_kernels[count++] = &ckv__cpu_kernel_scalar;
-#if defined(__x86_64__)
-        if (chosen == &ckv__cpu_kernel_avx512)
-                ret_kernels[count++] = &ckv__cpu_kernel_avx2;
-#endif
-        if (chosen != ret_kernels[0])
-                ret_kernels[count++] = chosen;
-        return count;
-}
 
 static void *must_alloc(size_t bytes) {
         void *p = calloc(1, bytes + 1);
@@ -192,9 +178,10 @@ static double *score_reference(const struct trial *trial) {
         return rows;
 }
 
-static double *score_cpu(const struct trial *trial, const struct ckv_cpu_kernel *kernel, uint32_t threads, uint32_t step_usec,
+static double *score_cpu(const struct trial *trial, const struct ckv_cpu_path *path, uint32_t threads, uint32_t step_usec,
                          uint32_t *ret_steps) {
         double *rows = must_alloc(score_count(trial) * sizeof(*rows));
+        struct ckv_cpu_choice *choice = paths_choice(path);
         struct ckv_cpu_pool *pool;
         struct ckv_cpu_score *score;
 
@@ -203,21 +190,22 @@ static double *score_cpu(const struct trial *trial, const struct ckv_cpu_kernel 
         /* twice, as for two layers: nothing of the first is left in the second */
         for (uint32_t i = 0; i < 2; i++) {
                 ckv__cpu_score_begin(score, trial->layer);
-                for (*ret_steps = 1; !ckv__cpu_score_step(score, pool, kernel, ckv_now_nsec() + step_usec * CKV_NSEC_PER_USEC);)
+                for (*ret_steps = 1; !ckv__cpu_score_step(score, pool, choice, ckv_now_nsec() + step_usec * CKV_NSEC_PER_USEC);)
                         (*ret_steps)++;
         }
         ck_assert_uint_eq(ckv__cpu_score_bad_head(score), 0);
         memcpy(rows, ckv__cpu_score_rows(score), score_count(trial) * sizeof(*rows));
         (void)ckv__cpu_score_free(score);
         (void)ckv__cpu_pool_free(pool);
+        (void)ckv__cpu_choice_free(choice);
         return rows;
 }
 
-static void compare(const struct way *way, uint64_t seed, const struct ckv_cpu_kernel *kernel) {
+static void compare(const struct way *way, uint64_t seed, const struct ckv_cpu_path *path) {
         struct trial trial = trial_new(way, seed, (struct random_shape){ 0 });
         uint32_t given = trial.group->policy.given, steps;
         double *slow = score_reference(&trial), *whole = NULL;
-        double *fast = score_cpu(&trial, kernel, 1 + (uint32_t)(seed % 3), 500, &steps);
+        double *fast = score_cpu(&trial, path, 1 + (uint32_t)(seed % 3), 500, &steps);
 
         if (given & CKV_GIVEN_CONTRAST_FIRST) {
                 trial.group->policy.given &= ~(uint32_t)CKV_GIVEN_CONTRAST_FIRST;
@@ -225,7 +213,7 @@ static void compare(const struct way *way, uint64_t seed, const struct ckv_cpu_k
         }
         for (size_t i = 0; i < score_count(&trial); i++)
                 ck_assert_msg(fabs(fast[i] - slow[i]) <= way->rtol * fabs(whole ? whole[i] : slow[i]) + way->atol,
-                              "%s, job %u, %s: score %zu of %u is %.9g instead of %.9g", way->name, (unsigned)seed, kernel->name, i,
+                              "%s, job %u, %s: score %zu of %u is %.9g instead of %.9g", way->name, (unsigned)seed, path->name, i,
                               trial.group->selection.rows, fast[i], slow[i]);
         free(whole);
         free(slow);
@@ -234,11 +222,11 @@ static void compare(const struct way *way, uint64_t seed, const struct ckv_cpu_k
 }
 
 START_TEST(within_r31) {
-        const struct ckv_cpu_kernel *kernels[3];
-        uint32_t n = list_kernels(kernels);
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths);
 
         for (uint64_t seed = 0; seed < 24; seed++)
-                compare(&ways[_i], seed, kernels[seed % n]);
+                compare(&ways[_i], seed, paths[seed % n]);
 }
 END_TEST
 
@@ -247,7 +235,7 @@ START_TEST(bits_same_for_threads_slices_tables) {
         struct random_shape shape = { .rows = 1400, .kv_heads = 2, .per_group = 2, .dims = 32, .contiguous = true, .own_tables = true };
         struct trial trial = trial_new(way, 7, shape);
         uint32_t steps;
-        double *first = score_cpu(&trial, ckv__cpu_kernel(), 1, 60000000, &steps);
+        double *first = score_cpu(&trial, paths_widest(), 1, 60000000, &steps);
 
         ck_assert_uint_eq(steps, 1);
         for (uint32_t variant = 1; variant < 4; variant++) {
@@ -256,7 +244,7 @@ START_TEST(bits_same_for_threads_slices_tables) {
 
                 shape.table_seed = variant;
                 other = trial_new(way, 7, shape);
-                rows = score_cpu(&other, ckv__cpu_kernel(), variant, 1, &steps);
+                rows = score_cpu(&other, paths_widest(), variant, 1, &steps);
                 ck_assert_uint_gt(steps, 3);
                 ck_assert_msg(memcmp(first, rows, score_count(&trial) * sizeof(*rows)) == 0, "%s, variant %u: other bits", way->name,
                               variant);
@@ -295,7 +283,7 @@ START_TEST(nan_reaches_what_it_must) {
                         plane = cases[i].value ? &trial.layer->v : &trial.layer->k;
                         memset(random_element(trial.group, plane, 200, 1, 5), 0xff, 4);
                         rows[0] = score_reference(&trial);
-                        rows[1] = score_cpu(&trial, ckv__cpu_kernel(), 2, 1000, &steps);
+                        rows[1] = score_cpu(&trial, paths_widest(), 2, 1000, &steps);
                         for (uint32_t path = 0; path < 2; path++)
                                 for (uint32_t j = 0; j < 600; j++) {
                                         bool bad = j >= cases[i].first && j < cases[i].end;
@@ -340,7 +328,7 @@ START_TEST(long_windows) {
                                 set_lse(&trial);
                         }
                         slow = score_reference(&trial);
-                        fast = score_cpu(&trial, ckv__cpu_kernel(), 2, 20, &steps);
+                        fast = score_cpu(&trial, paths_widest(), 2, 20, &steps);
                         ck_assert_uint_gt(steps, 2);
                         for (size_t j = 0; j < score_count(&trial); j++)
                                 ck_assert_msg(fabs(fast[j] - slow[j]) <= 1e-4 * slow[j], "%s: row %zu is %g instead of %g",
@@ -362,6 +350,7 @@ START_TEST(wrong_lse_is_found) {
                 struct trial trial = trial_new(&way, 5, shape);
                 uint32_t n = trial.job->queries.rows, back = older ? 40 : 3, row = n - 1 - back;
                 double *rows = must_alloc(score_count(&trial) * sizeof(*rows));
+                struct ckv_cpu_choice *choice = paths_choice(paths_widest());
                 struct ckv_cpu_pool *pool;
                 struct ckv_cpu_score *score;
 
@@ -373,11 +362,12 @@ START_TEST(wrong_lse_is_found) {
                 ck_assert_int_eq(ckv__cpu_pool_new(2, &pool), 0);
                 ck_assert_int_eq(ckv__cpu_score_new(trial.job, trial.group, &score), 0);
                 ckv__cpu_score_begin(score, trial.layer);
-                while (!ckv__cpu_score_step(score, pool, ckv__cpu_kernel(), ckv_now_nsec() + 100000))
+                while (!ckv__cpu_score_step(score, pool, choice, ckv_now_nsec() + 100000))
                         ;
                 ck_assert_uint_eq(ckv__cpu_score_bad_head(score), 4);
                 (void)ckv__cpu_score_free(score);
                 (void)ckv__cpu_pool_free(pool);
+                (void)ckv__cpu_choice_free(choice);
                 free(rows);
                 trial_free(&trial);
         }
