@@ -24,6 +24,7 @@
 #include "daemon/sandbox.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/close_range.h>
 #include <signal.h>
 #include <string.h>
@@ -103,18 +104,40 @@ static int lock_directory(const char *path, int *ret_lock_fd) {
         return r;
 }
 
+/* log_paths() - what the CPU device will use, and why */
+static void log_paths(const struct ckv_backend_info *info, const char *option) {
+        if (info->wrong[0])
+                ckv_log(CKV_LOG_WARNING, CPU_PATH_WRONG, "paths=\"%s\"", info->wrong);
+        if (option[0])
+                ckv_log(CKV_LOG_INFO, CPU_PATHS, "paths=\"%s\" option=\"--cpu-path %s\"", info->picks, option);
+        else
+                ckv_log(CKV_LOG_INFO, CPU_PATHS, "paths=\"%s\" tried_us=%" PRIu32, info->picks, info->tried_usec);
+}
+
 static int open_backend(struct ckv_daemon *daemon) {
-        const struct ckv_backend_options options = { .threads = (uint32_t)daemon->options->threads,
-                                                     .slice_usec = (uint32_t)daemon->options->slice_usec };
+        const char *path = daemon->options->cpu_path;
+        const struct ckv_backend_options options = {
+                .threads = (uint32_t)daemon->options->threads, .slice_usec = (uint32_t)daemon->options->slice_usec,
+                .path = path[0] ? path : NULL,
+        };
         int r;
 
         daemon->ops = &ckv_backend_cpu;
         r = daemon->ops->open(&options, &daemon->backend);
+        if (path[0] && (r == -EOPNOTSUPP || r == -EIO)) {
+                char names[64];
+
+                ckv_cpu_path_names(names, sizeof(names));
+                ckv_log(CKV_LOG_ERROR, BACKEND_FAILED, "backend=%s why=\"--cpu-path is %s%s; this machine can take: %s\"",
+                        daemon->ops->name, path, r == -EIO ? ", which gives wrong results here" : "", names);
+                return r;
+        }
         if (r) {
                 ckv_log(CKV_LOG_ERROR, BACKEND_FAILED, "backend=%s errno=%d why=\"%s\"", daemon->ops->name, -r, strerror(-r));
                 return r;
         }
         daemon->ops->describe(daemon->backend, &daemon->backend_info);
+        log_paths(&daemon->backend_info, path);
         return 0;
 }
 

@@ -22,7 +22,8 @@ struct ckv_backend_options {
         uint32_t threads;       /* CPU: worker threads, 0 = as many as this process may run on */
         uint32_t slice_usec;    /* aim for the length of a slice */
         const char *path;       /* CPU: name of the code path to take; NULL: the fastest, as measured. open() says -EOPNOTSUPP
-                                   to one that it does not know or this machine cannot take */
+                                   to one that it does not know or this machine cannot take, -EIO to one that
+                                   gives wrong results */
 };
 
 struct ckv_backend_info {

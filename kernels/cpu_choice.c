@@ -104,7 +104,7 @@ static bool may_try(const struct ckv_cpu_choice *choice, size_t i, const struct 
         return choice->usable[i] && !choice->wrong[i] && ckv__cpu_trial_takes(trial, choice->paths[i].window);
 }
 
-static int check_paths(struct ckv_cpu_choice *choice, uint32_t class, uint32_t width) {
+static int check_class(struct ckv_cpu_choice *choice, uint32_t class, uint32_t width) {
         struct ckv_cpu_trial *trial = trial_new(class, width, 0, true);
 
         if (!trial)
@@ -114,6 +114,23 @@ static int check_paths(struct ckv_cpu_choice *choice, uint32_t class, uint32_t w
                         choice->wrong[i] = true;
         (void)ckv__cpu_trial_free(trial);
         return 0;
+}
+
+static size_t windows(const struct ckv_cpu_choice *choice) {
+        size_t count = 0;
+
+        for (size_t i = 0; i < choice->count; i++)
+                count += choice->usable[i] && choice->paths[i].window;
+        return count;
+}
+
+static int check_paths(struct ckv_cpu_choice *choice) {
+        int r = 0;
+
+        for (uint32_t class = 0; r == 0 && windows(choice) > 0 && class < CLASSES; class++)
+                for (uint32_t width = 0; r == 0 && width < classes[class].widths; width++)
+                        r = check_class(choice, class, width);
+        return r;
 }
 
 /* Best time of each path; UINT64_MAX for those that cannot */
@@ -164,20 +181,14 @@ static struct cell cell_of(const struct ckv_cpu_choice *choice, const uint64_t n
 static int measure(struct ckv_cpu_choice *choice) {
         static const uint64_t none[PATHS_MAX] = { 0 };
         uint64_t nsec[CLASSES][WIDTHS][BUCKETS][PATHS_MAX];
-        size_t with_window = 0;
         int r = 0;
 
-        for (size_t i = 0; i < choice->count; i++)
-                with_window += choice->usable[i] && choice->paths[i].window;
-        for (uint32_t class = 0; r == 0 && with_window > 0 && class < CLASSES; class++)
-                for (uint32_t width = 0; r == 0 && width < classes[class].widths; width++)
-                        r = check_paths(choice, class, width);
         for (uint32_t class = 0; r == 0 && class < CLASSES; class++)
                 for (uint32_t width = 0; r == 0 && width < WIDTHS; width++)
                         for (uint32_t bucket = 0; r == 0 && bucket < BUCKETS; bucket++) {
                                 uint64_t *to = nsec[class][width][bucket];
 
-                                if (with_window == 0)
+                                if (windows(choice) == 0)
                                         memcpy(to, none, sizeof(none));
                                 else if (width >= classes[class].widths)
                                         memcpy(to, nsec[class][0][bucket], sizeof(none));
@@ -196,7 +207,7 @@ static void force(struct ckv_cpu_choice *choice, size_t forced) {
         struct cell cell = { 0 };
 
         for (size_t i = forced + 1; i-- > 0;)
-                if (choice->usable[i])
+                if (choice->usable[i] && !choice->wrong[i])
                         cell.order[cell.count++] = (uint8_t)i;
         for (uint32_t n = 0; n < CLASSES * WIDTHS * BUCKETS; n++)
                 choice->cells[n / (WIDTHS * BUCKETS)][n / BUCKETS % WIDTHS][n % BUCKETS] = cell;
@@ -217,12 +228,16 @@ int ckv__cpu_choice_of(const struct ckv_cpu_path *paths, size_t count, const cha
                 if (forced && strcmp(paths[i].name, forced) == 0 && choice->usable[i])
                         n = i;
         }
-        if (!forced)
-                r = measure(choice);
-        else if (n < count)
-                force(choice, n);
-        else
+        if (forced && n == count)
                 r = ckv_error_origin(-EOPNOTSUPP);
+        else
+                r = check_paths(choice);
+        if (r == 0 && !forced)
+                r = measure(choice);
+        else if (r == 0 && choice->wrong[n])
+                r = ckv_error_origin(-EIO);
+        else if (r == 0)
+                force(choice, n);
         if (r < 0) {
                 free(choice);
                 return r;

@@ -33,7 +33,9 @@ const struct ckv_cpu_path *ckv__cpu_paths(size_t *ret_count);
  * @forced:     name of a path, or NULL to measure
  * @ret_choice: owned by the caller, ckv__cpu_choice_free()
  *
- * Return: 0, -ENOMEM, or -EOPNOTSUPP if the named path is unknown here or not usable.
+ * Paths that are usable are tried on small problems first, and those with wrong results are not used.
+ *
+ * Return: 0, -ENOMEM, -EOPNOTSUPP if the named path is unknown here or not usable, or -EIO if its results are wrong.
  */
 int ckv__cpu_choice_new(const char *forced, struct ckv_cpu_choice **ret_choice);
 

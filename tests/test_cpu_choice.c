@@ -20,6 +20,10 @@ static bool takes(enum ckv_dtype keys, enum ckv_dtype queries, uint32_t dims) {
         return keys == CKV_DTYPE_BF16 && queries == CKV_DTYPE_BF16 && dims % 8 == 0;
 }
 
+static bool takes_few(enum ckv_dtype keys, enum ckv_dtype queries, uint32_t dims) {
+        return takes(keys, queries, dims) && dims < 100;
+}
+
 static size_t pack_bytes(uint32_t query_count, uint32_t dims) {
         return ((size_t)query_count * dims * sizeof(float) + 63) / 64 * 64;
 }
@@ -188,11 +192,29 @@ START_TEST(wrong_is_never_picked) {
 }
 END_TEST
 
-START_TEST(forced) {
-        static const struct ckv_cpu_window_kernel refuses = WINDOW("refuses", units_right, rows_right);
-        struct ckv_cpu_window_kernel narrow = refuses;
+/* Not even if it is asked for; and what is asked for does without the wrong ones before it. */
+START_TEST(wrong_is_not_forced) {
+        struct ckv_cpu_window_kernel narrow = slow;
         const struct ckv_cpu_path paths[] = {
-                PATH("scalar", NULL, yes), PATH("right", &right, yes), PATH("slow", &slow, yes), PATH("not here", &narrow, no),
+                PATH("scalar", NULL, yes), PATH("right", &right, yes), PATH("rows", &rows_wrong, yes), PATH("narrow", &narrow, yes),
+        };
+        struct ckv_cpu_choice *choice;
+        char text[200];
+
+        narrow.takes = takes_few;
+        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "rows", &choice), -EIO);
+        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "narrow", &choice), 0);
+        ck_assert_str_eq(pick(choice, 64, 32)->name, "narrow");
+        ck_assert_str_eq(pick(choice, 128, 32)->name, "right");
+        ckv__cpu_choice_wrong(choice, text, sizeof(text));
+        ck_assert_str_eq(text, "rows");
+        (void)ckv__cpu_choice_free(choice);
+}
+END_TEST
+
+START_TEST(forced) {
+        const struct ckv_cpu_path paths[] = {
+                PATH("scalar", NULL, yes), PATH("right", &right, yes), PATH("slow", &slow, yes), PATH("not here", &right, no),
         };
         struct ckv_cpu_choice *choice;
         char text[200];
@@ -214,17 +236,13 @@ START_TEST(forced) {
 }
 END_TEST
 
-static bool never(enum ckv_dtype keys, enum ckv_dtype queries, uint32_t dims) {
-        return takes(keys, queries, dims) && dims < 100;
-}
-
 /* What the forced one refuses goes to the next before it that takes it. */
 START_TEST(forced_that_refuses) {
         struct ckv_cpu_window_kernel narrow = slow;
         const struct ckv_cpu_path paths[] = { PATH("scalar", NULL, yes), PATH("right", &right, yes), PATH("narrow", &narrow, yes) };
         struct ckv_cpu_choice *choice;
 
-        narrow.takes = never;
+        narrow.takes = takes_few;
         ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "narrow", &choice), 0);
         ck_assert_str_eq(pick(choice, 64, 32)->name, "narrow");
         ck_assert_str_eq(pick(choice, 128, 32)->name, "right");
@@ -306,6 +324,7 @@ int main(void) {
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, fastest_of_those_that_take_it);
         tcase_add_test(tcase, wrong_is_never_picked);
+        tcase_add_test(tcase, wrong_is_not_forced);
         tcase_add_test(tcase, forced);
         tcase_add_test(tcase, forced_that_refuses);
         tcase_add_test(tcase, paths_of_this_machine);
