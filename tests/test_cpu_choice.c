@@ -221,7 +221,7 @@ START_TEST(forced) {
 
         ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "faster", &choice), -EOPNOTSUPP);
         ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "", &choice), -EOPNOTSUPP);
-        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "righ", &choice), -EOPNOTSUPP);
+        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "rig", &choice), -EOPNOTSUPP);
         ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), "not here", &choice), -EOPNOTSUPP);
         for (size_t i = 0; i < 3; i++) {
                 ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), paths[i].name, &choice), 0);
