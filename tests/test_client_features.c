@@ -9,7 +9,10 @@
 
 #include <check.h>
 #include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 /* algorithm.md 6.4, "default": 0-4 10-14 20-29 44-47 */
 static const uint32_t kept_runs[] = { 0, 5, 5, 5, 5, 10, 14, 4 };
@@ -406,11 +409,47 @@ START_TEST(a_dense_sequence_of_many_blocks) {
 }
 END_TEST
 
+/* The cache is filled when the job has been submitted already, and the word says when. */
+START_TEST(a_job_in_step_with_a_stream) {
+        struct chunkkv_timeline wait = { .offset = 8, .value = 3 }, end = { .offset = 16, .value = 4 };
+        struct chunkkv_result *result = NULL;
+        struct chunkkv_memory words;
+        struct chunkkv_error error;
+        _Atomic uint64_t *word;
+        struct model model;
+        uint64_t id;
+        float key;
+        int r;
+
+        model_open(&model, CHUNKKV_MODE_PLAN);
+        wait.region_id = end.region_id = memory_add(&model, 4096, &words);
+        word = words.address;
+        key = *model_row(model.memory.address, 0, 20);
+        *model_row(model.memory.address, 0, 20) = NAN;  /* NONFINITE_SCORE, were it read now */
+        ck_assert_int_eq(chunkkv_compress_submit_ordered(model.client, &model.job, &wait, &end, 5000, &id, &error), 0);
+        (void)usleep(50000);
+        ck_assert_uint_eq(atomic_load(&word[2]), 0);
+        *model_row(model.memory.address, 0, 20) = key;
+        atomic_store(&word[1], 3);
+        ck_assert_int_eq(chunkkv_compress_wait(model.client, id, &result, &error), 0);
+        runs_expect(&result->groups[0].sets[0]);
+        ck_assert_uint_eq(atomic_load(&word[2]), 4);
+        chunkkv_result_free(result);
+        wait.value = 4;
+        ck_assert_int_eq(chunkkv_compress_submit_ordered(model.client, &model.job, &wait, NULL, 50, &id, &error), 0);
+        /* the client's clock and the daemon's run out together: either may be the first to say so */
+        r = chunkkv_compress_wait(model.client, id, &result, &error);
+        ck_assert(r == -ETIMEDOUT || (r == -EREMOTEIO && error.code == CHUNKKV_CODE_EXPIRED));
+        chunkkv_memory_release(&words);
+        model_close(&model);
+}
+END_TEST
+
 int main(void) {
         const TTest *const tests[] = {
                 copy_out_leaves_the_source, given_runs_need_no_queries, positions_come_with_the_sets, scores_out_and_in,
                 sets_in_a_region_of_the_callers, a_protected_prefix_stays, a_latent_cache, a_dense_sequence,
-                a_dense_sequence_of_many_blocks, a_dense_sequence_by_other_methods,
+                a_dense_sequence_of_many_blocks, a_dense_sequence_by_other_methods, a_job_in_step_with_a_stream,
         };
 
         return support_client_run("client_features", tests, CKV_ARRAY_SIZE(tests));

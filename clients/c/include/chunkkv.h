@@ -656,6 +656,28 @@ CHUNKKV_API int chunkkv_compress(struct chunkkv_client *client, const struct chu
 CHUNKKV_API int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job,
                                         uint32_t timeout_ms, uint64_t *ret_request_id, struct chunkkv_error *ret_error);
 
+/* A word of shared memory, and what it is to come to: (int64_t)(word - value) >= 0. region_id 0 = none. */
+struct chunkkv_timeline {
+        uint32_t region_id;             /* of a memfd */
+        uint64_t offset;                /* of 8 bytes in the region, a multiple of 8 */
+        uint64_t value;
+};
+
+/**
+ * chunkkv_compress_submit_ordered() - chunkkv_compress_submit() in step with the engine's own stream
+ * @wait:   nothing of the cache or the queries is read before this word has come to its value; at the deadline the job expires.
+ *          NULL: do not wait
+ * @signal: becomes its value when the job has ended, whatever its outcome, just before it is answered; not if it is refused for
+ *          what it says. NULL: none
+ *
+ * A GPU engine lets its stream write the first word (cuStreamWriteValue64) and need not be synchronised.
+ *
+ * Return: 0 or as above.
+ */
+CHUNKKV_API int chunkkv_compress_submit_ordered(struct chunkkv_client *client, const struct chunkkv_job *job,
+                                                const struct chunkkv_timeline *wait, const struct chunkkv_timeline *signal,
+                                                uint32_t timeout_ms, uint64_t *ret_request_id, struct chunkkv_error *ret_error);
+
 /**
  * chunkkv_compress_wait() - the second half: wait until the answer, or the timeout given at submission
  * @request_id: no longer known afterwards, whatever the outcome

@@ -315,8 +315,8 @@ void ckv__policy_decode(const Chunkkv__V1__Policy *message, struct chunkkv_polic
 /* ---- job.c */
 
 /* ckv__job_encode() - as a message in the arena. Return: 0, -EINVAL or -ENOMEM with @ret_error filled in. */
-int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chunkkv__V1__Compress **ret_message,
-                    struct chunkkv_error *ret_error);
+int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, const struct chunkkv_timeline *wait,
+                    const struct chunkkv_timeline *signal, Chunkkv__V1__Compress **ret_message, struct chunkkv_error *ret_error);
 
 /* ---- result.c */
 

@@ -190,8 +190,9 @@ static struct ckv__writing *drop_writing(struct chunkkv_client *client, struct c
         return ckv__writing_free(client, writing);
 }
 
-int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
-                            uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
+int chunkkv_compress_submit_ordered(struct chunkkv_client *client, const struct chunkkv_job *job,
+                                    const struct chunkkv_timeline *wait, const struct chunkkv_timeline *signal,
+                                    uint32_t timeout_ms, uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
         _cleanup_(ckv__arena_deinit) struct ckv__arena arena = { 0 };
         uint64_t asked_nsec = ckv_now_nsec();
         _locked_ struct chunkkv_client *held = ckv__lock(client);
@@ -207,7 +208,7 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         r = ckv__deadline(asked_nsec, timeout_ms, &deadline_nsec, ret_error);
         if (r)
                 return r;
-        r = ckv__job_encode(&arena, job, &compress, ret_error);
+        r = ckv__job_encode(&arena, job, wait, signal, &compress, ret_error);
         if (r == 0)
                 r = ckv__revive(client, deadline_nsec, ret_error);
         if (r)
@@ -237,6 +238,11 @@ int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_
         ckv__send(client);
         *ret_request_id = request->handle;
         return 0;
+}
+
+int chunkkv_compress_submit(struct chunkkv_client *client, const struct chunkkv_job *job, uint32_t timeout_ms,
+                            uint64_t *ret_request_id, struct chunkkv_error *ret_error) {
+        return chunkkv_compress_submit_ordered(client, job, NULL, NULL, timeout_ms, ret_request_id, ret_error);
 }
 
 /* Waits until there is an answer, or none to be had. Return: as ckv__wait(), and then what became of the tensors. */

@@ -151,8 +151,24 @@ static int job_check(const struct chunkkv_job *job, struct chunkkv_error *ret_er
         return lists_check(job, ret_error);
 }
 
-int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chunkkv__V1__Compress **ret_message,
-                    struct chunkkv_error *ret_error) {
+static Chunkkv__V1__TimelineWord *timeline_encode(struct ckv__arena *arena, const struct chunkkv_timeline *timeline) {
+        struct chunkkv_slice slice;
+        Chunkkv__V1__TimelineWord *message;
+
+        if (!timeline || timeline->region_id == 0)
+                return NULL;
+        message = ckv__arena_take(arena, 1, sizeof(*message));
+        if (!message)
+                return NULL;
+        slice = (struct chunkkv_slice){ .region_id = timeline->region_id, .offset = timeline->offset, .size = sizeof(uint64_t) };
+        chunkkv__v1__timeline_word__init(message);
+        message->word = slice_encode(arena, &slice);
+        message->value = timeline->value;
+        return message;
+}
+
+int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, const struct chunkkv_timeline *wait,
+                    const struct chunkkv_timeline *signal, Chunkkv__V1__Compress **ret_message, struct chunkkv_error *ret_error) {
         Chunkkv__V1__Compress *message;
         int r;
 
@@ -171,6 +187,8 @@ int ckv__job_encode(struct ckv__arena *arena, const struct chunkkv_job *job, Chu
         message->single_pass = job->single_pass;
         message->hold = job->hold;
         message->want_kept_mass = job->want_kept_mass;
+        message->wait = timeline_encode(arena, wait);
+        message->signal = timeline_encode(arena, signal);
         message->queries = job->queries ? queries_encode(arena, job->queries) : NULL;
         message->groups = ckv__arena_take(arena, job->group_count, sizeof(*message->groups));
         for (size_t i = 0; message->groups && i < job->group_count; i++) {

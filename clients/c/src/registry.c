@@ -133,6 +133,8 @@ static void translate_slice(const struct chunkkv_client *client, Chunkkv__V1__Sl
 static void translate_job(const struct chunkkv_client *client, Chunkkv__V1__Compress *job) {
         job->cache_id = cache_id(client, job->cache_id);
         translate_slice(client, job->reply_to);
+        translate_slice(client, job->wait ? job->wait->word : NULL);
+        translate_slice(client, job->signal ? job->signal->word : NULL);
         if (job->queries) {
                 translate_slice(client, job->queries->data);
                 translate_slice(client, job->queries->lse);
