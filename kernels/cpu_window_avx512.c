@@ -35,7 +35,7 @@ static void widen_row(const struct ckv_cpu_window_segment *segment, const uint8_
         enum ckv_dtype dtype = segment->k->dtype;
 
         for (uint32_t x = 0; x < segment->dims; x += LANES) {
-                __mmask16 mask = segment->dims - x < LANES ? (__mmask16)((1u << (segment->dims - x)) - 1) : 0xffff;
+                __mmask16 mask = (__mmask16)(segment->dims - x < LANES ? (1u << (segment->dims - x)) - 1 : 0xffff);
                 __m512 wide;
 
                 if (dtype == CKV_DTYPE_F32)
