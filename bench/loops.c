@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const struct bench_loops *const all[] = {
-        &bench_loops_generic,
+        &bench_loops_scalar,
 #if defined(__x86_64__)
         &bench_loops_avx2, &bench_loops_avx512, &bench_loops_avx512bf16, &bench_loops_amx,
 #endif

@@ -26,7 +26,7 @@ const struct bench_loops *bench_loops_of(const char *path);
 /* bench_read() - look at all of @bytes, a multiple of 256, aligned to 64, by the widest loads; returns something of them */
 uint64_t bench_read(const void *from, size_t bytes);
 
-extern const struct bench_loops bench_loops_generic;
+extern const struct bench_loops bench_loops_scalar;
 #if defined(__x86_64__)
 extern const struct bench_loops bench_loops_avx2, bench_loops_avx512, bench_loops_avx512bf16, bench_loops_amx;
 

@@ -1,47 +1,36 @@
 /*
  * Loops for AVX2 with FMA, vectors of 8 floats.
  */
-#if !defined(__AVX2__) || !defined(__FMA__)
-#error "this file needs -mavx2 -mfma"
-#endif
-
 #include "bench/loops.h"
 
-#include "kernels/cpu_kernel.h"
+/* the whole kernel once more, for its exponential */
+#define ckv__cpu_window_avx2 bench_window_avx2
+#include "kernels/cpu_window_avx2.c"
 
-#include <immintrin.h>
-
-#define NAME(x) x##_bench_avx2
-#define KERNEL "bench"
-#define LANES 8
-#define VECTORS 2
-#define GREATER(a, b) ((VEC)_mm256_max_ps((__m256)(a), (__m256)(b)))
-
-#include "kernels/cpu_score_isa.inc"
-
-#define PRODUCTS 1
-#define KEEP(v) __asm__ volatile("" : "+x"(v))
+#define BEFORE_POWERS
+#define ADD_POWER(s, t) ((s) + power(t))
+#define FMA_PRODUCTS 1
+#define TOUCH(v) __asm__ volatile("" : "+x"(v))
 #include "bench/loops_isa.inc"
 
 uint64_t bench_read_avx2(const void *from, size_t bytes) {
-        const VEC *v = from;
-        IVEC a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
+        const __m256i *v = from;
+        __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
 
         for (size_t i = 0; i < bytes / sizeof(*v); i += 4) {
-                a ^= (IVEC)v[i];
-                b ^= (IVEC)v[i + 1];
-                c ^= (IVEC)v[i + 2];
-                d ^= (IVEC)v[i + 3];
-                KEEP(a); KEEP(b); KEEP(c); KEEP(d);
+                a = _mm256_xor_si256(a, v[i]);
+                b = _mm256_xor_si256(b, v[i + 1]);
+                c = _mm256_xor_si256(c, v[i + 2]);
+                d = _mm256_xor_si256(d, v[i + 3]);
         }
-        a ^= b ^ c ^ d;
-        return (uint32_t)a[0];
+        a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+        return (uint64_t)_mm256_extract_epi64(a, 0);
 }
 
 const struct bench_loops bench_loops_avx2 = {
         .path = "avx2",
-        .flops_of_round = 2.0 * LANES * NAME(ACCUMULATORS),
-        .products = NAME(bench_products),
-        .exponentials_of_round = NAME(EXPONENTIALS),
-        .exponentials = NAME(bench_exponentials),
+        .flops_of_round = 2.0 * LANES * CHAINS,
+        .products = add_products,
+        .exponentials_of_round = POWERS,
+        .exponentials = add_powers,
 };

@@ -6,18 +6,17 @@ chunkkvd-reference_LDLIBS := $(chunkkvd_LDLIBS)
 chunkkvd-reference_LDFLAGS := -Wl,--wrap=ckv__cpu_plan_new,--wrap=ckv__cpu_plan_step,--wrap=ckv__cpu_plan_free
 $(O)/chunkkvd-reference: | $(O)/chunkkv-gate
 # How fast the CPU device scores (make bench). The loops have the flags of the kernels that they are beside.
-# The paths come with kernels/cpu_choice.c.
-TEST_PROGRAMS += $(if $(wildcard kernels/cpu_choice.c),chunkkv-bench)
-chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c device.c check.c score.c linear.c peaks.c loops.c loops_generic.c)
+TEST_PROGRAMS += chunkkv-bench
+chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c device.c check.c score.c linear.c peaks.c loops.c loops_scalar.c)
 chunkkv-bench_LIBS := kernels base
 chunkkv-bench_LDLIBS := -lm
-FLAGS_bench/loops_generic := $(CPU_SCORE)
+FLAGS_bench/loops_scalar := $(CPU_SCORE)
 ifeq ($(shell uname -m),x86_64)
 chunkkv-bench_SOURCES += $(addprefix bench/,loops_avx2.c loops_avx512.c loops_avx512bf16.c loops_amx.c)
-FLAGS_bench/loops_avx2 := $(FLAGS_kernels/cpu_score_avx2)
+FLAGS_bench/loops_avx2 := $(CPU_SCORE) -mavx2 -mfma -mf16c
 FLAGS_bench/loops_avx512 := $(FLAGS_kernels/cpu_score_avx512)
 FLAGS_bench/loops_avx512bf16 := $(FLAGS_kernels/cpu_score_avx512) -mavx512bf16
-FLAGS_bench/loops_amx := $(FLAGS_kernels/cpu_score_avx512) -mamx-tile -mamx-bf16
+FLAGS_bench/loops_amx := $(CPU_AMX)
 endif
 # How fast rows move, against memcpy().
 TEST_PROGRAMS += chunkkv-bench-move

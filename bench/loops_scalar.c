@@ -5,7 +5,7 @@
 
 #include "kernels/cpu_kernel.h"
 
-#define NAME(x) x##_bench_generic
+#define NAME(x) x##_bench
 #define KERNEL "bench"
 #define LANES 4
 #define VECTORS 2
@@ -21,20 +21,23 @@ static inline floats greater(floats a, floats b) {
 
 #define GREATER(a, b) greater((a), (b))
 
+/* the whole kernel once more, for its exponential */
 #include "kernels/cpu_score_isa.inc"
 
-#define PRODUCTS 1
+#define BEFORE_POWERS
+#define ADD_POWER(s, t) ((s) + NAME(exp2)(t))
+#define FMA_PRODUCTS 1
 #if defined(__x86_64__)
-#define KEEP(v) __asm__ volatile("" : "+x"(v))
+#define TOUCH(v) __asm__ volatile("" : "+x"(v))
 #else
-#define KEEP(v) __asm__ volatile("" : "+w"(v))
+#define TOUCH(v) __asm__ volatile("" : "+w"(v))
 #endif
 #include "bench/loops_isa.inc"
 
-const struct bench_loops bench_loops_generic = {
+const struct bench_loops bench_loops_scalar = {
         .path = "scalar",
-        .flops_of_round = 2.0 * LANES * NAME(ACCUMULATORS),
-        .products = NAME(bench_products),
-        .exponentials_of_round = NAME(EXPONENTIALS),
-        .exponentials = NAME(bench_exponentials),
+        .flops_of_round = 2.0 * LANES * CHAINS,
+        .products = add_products,
+        .exponentials_of_round = POWERS,
+        .exponentials = add_powers,
 };
