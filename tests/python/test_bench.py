@@ -1,0 +1,126 @@
+"""make bench: that all of it runs, in a size whose figures mean nothing; gates, tables and plot on figures made up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon import ROOT, build_directory, is_sanitizer_build
+
+sys.path.append(str(ROOT / "bench"))
+
+import gates
+import report
+
+ROW_NUMBERS = ("score_ms", "request_ms", "floor_ratio", "peak_ratio", "spread")
+PATHS = {"scalar", "avx2", "avx512", "avx512bf16", "amx"}
+
+
+def row(path: str, tokens: int, **other: Any) -> dict[str, Any]:
+    return {
+        "model": "Llama-3-8B", "what": "profile default", "main": True, "tokens": tokens, "threads": 2, "window": 32,
+        "group": 4, "chunk": 10, "profile": "default", "path": path, "picked": path == "amx", "select_ms": 0.01,
+        "score_ms": tokens / 1e3, "compact_ms": 1.0, "request_ms": 5.0, "floor_ratio": 0.7, "peak_ratio": 0.65,
+        "spread": 0.02, "times_faster_than_avx512": 4.0 if path == "amx" else 1.0, "dropped": 0} | other
+
+
+def result(**other: Any) -> dict[str, Any]:
+    rows = [row(path, tokens) for path in ("avx2", "avx512", "amx") for tokens in (2048, 8192)]
+    machine = {"cpu": "CPU", "cpus": 2, "caches": {"L2": "1M"}, "memory_gib": 1, "kernel": "6", "date": "2026-01-01"}
+    growth = [{"tokens": n, "score_ms": n / 1e3, "extra_bytes": n, "k_bytes": 2048 * n} for n in (1024, 2048)]
+    return {"machine": machine, "size": "full", "cpu_time": False, "peaks": [], "rows": rows, "growth": growth,
+            "compact": {"ratio_20k": 0.7, "ratio_2k5": 0.6}, "rpc": {"p50_us": 1, "floor_p50_us": 1, "ratio": 1.2},
+            "picked_within": 0.03} | other
+
+
+def outcomes(found: dict[str, Any]) -> dict[str, str]:
+    return {gate["name"]: gate["outcome"] for gate in gates.judge(found)}
+
+
+def test_all_gates_hit() -> None:
+    assert set(outcomes(result()).values()) == {"hit"}
+
+
+@pytest.mark.parametrize(("change", "missed"), [
+    ({"picked_within": 0.051}, "picked path over the best one"),
+    ({"compact": {"ratio_20k": 0.59, "ratio_2k5": 0.6}}, "compaction of 20 KB runs over memcpy"),
+    ({"compact": {"ratio_20k": 0.7, "ratio_2k5": 0.49}}, "compaction of 2.5 KB runs over memcpy"),
+    ({"rpc": {"ratio": 1.51}}, "request overhead over bare round trips, p50"),
+    ({"growth": [{"tokens": 1024, "score_ms": 1.0, "extra_bytes": 0, "k_bytes": 1},
+                 {"tokens": 2048, "score_ms": 2.4, "extra_bytes": 0, "k_bytes": 1}]},
+     "time of a row, 2048 rows over 1024"),
+    ({"growth": [{"tokens": 1024, "score_ms": 1.0, "extra_bytes": (256 << 20) + 1, "k_bytes": 1 << 20}]},
+     "extra memory over 2 % of K or 256 MiB of scratch"),
+    ({"rows": [row("avx2", 8192, peak_ratio=0.59)]}, "avx2, of its own peak, 2 threads"),
+    ({"rows": [row("avx512", 8192, peak_ratio=0.59)]}, "avx512, of its own peak, 2 threads"),
+    ({"rows": [row("amx", 8192), row("avx512", 8192, peak_ratio=0.49)]}, "avx512, of its own peak, 2 threads"),
+    ({"rows": [row("amx", 8192, times_faster_than_avx512=2.9)]}, "amx over avx512, 2 threads"),
+    ({"rows": [row("amx", 8192, threads=1, times_faster_than_avx512=3.4)]}, "amx over avx512, 1 thread"),
+    ({"rows": [row("amx", 8192, floor_ratio=0.54)]}, "amx, floor over score, 2 threads"),
+])
+def test_a_gate_misses(change: dict[str, Any], missed: str) -> None:
+    assert [name for name, outcome in outcomes(result(**change)).items() if outcome == "miss"] == [missed]
+
+
+def test_gates_look_at_the_shapes_they_name() -> None:
+    rows = [row("avx2", 8192), row("avx2", 2048, peak_ratio=0.1), row("avx2", 8192, main=False, peak_ratio=0.1),
+            row("amx", 8192), row("amx", 8192, window=31, floor_ratio=0.1), row("scalar", 8192, peak_ratio=0.1),
+            row("avx512", 8192, peak_ratio=0.51), row("avx2", 8192, peak_ratio=None)]
+    assert "miss" not in outcomes(result(rows=rows)).values()
+
+
+def test_nothing_measured_is_no_miss() -> None:
+    found = outcomes(result(rows=[row("avx2", 8192, peak_ratio=None)], compact=None, rpc=None, picked_within=None))
+    assert found["avx2, of its own peak, 2 threads"] == "no result"
+    assert found["amx"] == "not on this machine"
+    assert "miss" not in found.values()
+
+
+def test_report_shows_a_miss_and_draws() -> None:
+    found = result(rpc={"p50_us": 9, "floor_p50_us": 5, "ratio": 1.8})
+    found["gates"] = gates.judge(found)
+    text = report.markdown(found)
+    assert "| request overhead over bare round trips, p50 | 1.8 | at most 1.5 | 1.3 | **miss** |" in text
+    assert "amx*" in text
+    picture = ET.fromstring(report.picture(found))
+    assert len(picture.findall(".//{http://www.w3.org/2000/svg}polyline")) == 4  # three paths and the floor
+
+
+def test_document_has_a_place_for_each_section() -> None:
+    found = result()
+    found["gates"] = gates.judge(found)
+    document = (ROOT / "docs" / "performance.md").read_text()
+    for name in (*report.sections(found), "peers"):
+        document = report.fill_in(document, name, ["a line"])
+    assert document.count("a line\n<!-- /measured") == len(report.sections(found)) + 1
+
+
+@pytest.mark.skipif(is_sanitizer_build(), reason="speed of a sanitizer's build is nobody's business")
+def test_all_of_it_runs(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    done = subprocess.run([sys.executable, ROOT / "bench" / "run.py", "--tiny", "--out", out], capture_output=True,
+                          text=True, timeout=120, env=os.environ | {"CHUNKKV_BUILD": str(build_directory())})
+    assert done.returncode in (0, 1), done.stderr  # 1: a miss, which means nothing here
+    found = json.loads(out.read_text())
+    assert found["rows"]
+    for one in found["rows"]:
+        assert one["path"] in PATHS
+        assert isinstance(one["model"], str)
+        assert isinstance(one["profile"], str)
+        for name in ("tokens", "threads", "window", "chunk"):
+            assert isinstance(one[name], int)
+        for name in ROW_NUMBERS:
+            assert one[name] is None or isinstance(one[name], (int, float))
+    picked = [one for one in found["rows"] if one["main"] and one["picked"]]
+    assert {one["model"] for one in picked} == {"Llama-3-8B", "Qwen2-7B", "Mistral-7B"}
+    assert all(one["request_ms"] > 0 for one in picked)
+    assert {"compact", "rpc", "picked_within", "growth", "peaks"} <= found.keys()
+    assert ET.parse(out.with_suffix(".svg")).getroot().tag.endswith("svg")
+    assert "| Llama-3-8B, knorm |" in out.with_suffix(".md").read_text()
