@@ -24,6 +24,7 @@ uint64_t bench_read_avx2(const void *from, size_t bytes) {
                 d = _mm256_xor_si256(d, v[i + 3]);
         }
         a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+        TOUCH(a);
         return (uint64_t)_mm256_extract_epi64(a, 0);
 }
 
