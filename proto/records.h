@@ -144,8 +144,8 @@ struct ckv_record_compress {            /* COMPRESS; REPAIR has the same, with c
         uint64_t query_layer_stride, query_head_stride, query_row_stride;
         struct ckv_record_slice queries, lse, sink_logits, reply_to;
         /* in the ring: ckv_record_group[group_count], ckv_record_policy[policy_count] (those of group 0 first),
-         * ckv_record_timeline if has_timeline, then word_count words: query layers, and for each group table, destination, spans (first, count), position
-         * runs, chunk lengths, given runs */
+         * ckv_record_timeline if has_timeline, then word_count words: query layers, and for each group table,
+         * destination, spans (first, count), position runs, chunk lengths, given runs */
 };
 
 struct ckv_record_repair { uint64_t target_request_id, zero; };
