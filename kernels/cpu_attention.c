@@ -8,13 +8,22 @@
  *     WEIGHTS   each segment: A[h][j] takes in 2^(logit - maximum) / Z of the panel's query rows
  *     CHECK     each query head: was the caller's log-sum-exp right (R40)?
  *
+ * or, where a window kernel serves (cpu_scheme.h),
+ *
+ *     PACK      lay out the queries for it
+ *     REFERENCE each query's largest logit among the first rows: what its weights are relative to
+ *     UNITS     each segment: sums of 2^(logit - reference) of each query, and in scheme B of each query and unit
+ *     TOTALS    each query: 1 / Z over the segments
+ *     ROWS      schemes A and C: as WEIGHTS;  in scheme B instead
+ *     REDUCE    each unit: the sums of all queries become one, each divided by its Z
+ *
  * and then
  *
  *     LEAK      each query head: pool = leak
- *     FOLD      each stretch of rows: A to T[j]
+ *     FOLD      each stretch of rows: A to T[j];  in scheme B FORM, of all units at once: C[u]
  *
- * A log-sum-exp of the caller stands for maximum and Z, and SUMS and COMBINE
- * are left out: one pass over K.  Segments are summed up in ascending order.
+ * A log-sum-exp of the caller stands for maximum and Z, and what finds these
+ * is left out: one pass over K.  Segments are summed up in ascending order.
  * A band is as many KV heads as fit BAND_BYTES: it bounds memory at long
  * contexts, and as T adds up its heads in ascending order either way, it does
  * not show.  One panel holds 256 query rows, which is every window but that of
@@ -42,6 +51,14 @@ enum {
         SEGMENT_WORK = 1 << 22,         /* multiplications of one item: tens of microseconds */
         BAND_BYTES = 64 << 20,
         PANEL_QUERIES = 4096,           /* of a KV head, where a window has several panels */
+
+        /* A window kernel begins a segment with work of its own, so segments are long, whole times these rows; but few queries
+         * leave nothing to wait for but memory, and then neighbouring heads should come soon. */
+        WINDOW_ROWS = 240,
+        WINDOW_TIMES_MOST = 4,
+        WINDOW_WORK = 1 << 24,          /* multiplications of one item: tens to hundreds of microseconds */
+        WINDOW_FEW = 32,                /* queries */
+        PACK_UNIT = 32,                 /* queries and dimensions are padded to no more than multiples of this */
 };
 
 static const double log2e = 0x1.71547652b82fep+0;
@@ -62,6 +79,17 @@ static uint32_t attention_items(const struct ckv_cpu_score *score) {
                 return ckv__cpu_pieces(state->query_count, CKV_CPU_PANEL) * state->heads;
         case CKV_CPU_COMBINE:
                 return ckv__cpu_pieces(state->query_count, CKV_CPU_COMBINE_QUERIES) * state->heads;
+        case CKV_CPU_PACK:
+        case CKV_CPU_REFERENCE:
+        case CKV_CPU_TOTALS:
+                return state->heads;
+        case CKV_CPU_UNITS:
+        case CKV_CPU_ROWS:
+                return ckv__cpu_pieces(state->segments * state->heads, state->bundle);
+        case CKV_CPU_REDUCE:
+                return ckv__cpu_pieces(state->parts->columns, CKV_CPU_REDUCE_COLUMNS) * state->heads;
+        case CKV_CPU_FORM:
+                return 1;
         case CKV_CPU_CHECK:
         case CKV_CPU_LEAK:
                 return state->per_group * state->heads;
@@ -83,19 +111,66 @@ static void begin_panel(struct ckv_cpu_score *score, uint32_t first, bool contra
         state->again = again;
         state->query_count = state->per_group * (state->raw ? 1 : state->rows);
         state->query_padded = ckv__cpu_pieces(state->query_count, CKV_CPU_BLOCK) * CKV_CPU_BLOCK;
+        state->stride = state->window ? ckv__cpu_pieces(state->query_count, CKV_CPU_WINDOW_LANES) * CKV_CPU_WINDOW_LANES : state->query_count;
         for (uint32_t t = 0; t < state->rows && !state->raw; t++)
                 ckv_ref_visible(score->job, score->group, score->job->queries.rows - 1 - first - t, &state->low[t],
                                 &state->high[t]);
-        score->phase = CKV_CPU_QUERIES;
+        score->phase = state->window ? CKV_CPU_PACK : CKV_CPU_QUERIES;
 }
 
 static void begin_band(struct ckv_cpu_score *score, uint32_t head_first) {
         struct ckv_cpu_attention *state = score->state;
 
         state->head_first = head_first;
-        state->heads = CKV_MIN(score->group->kv_heads - head_first, state->band);
+        state->heads = CKV_MIN(score->group->kv_heads - head_first,
+                               state->scheme == CKV_CPU_UNITS_ONCE ? state->parts->band : state->band);
+        memset(state->far, 0, (size_t)state->heads * sizeof(*state->far));
         memset(state->wrong, 0, (size_t)state->heads * state->per_group * sizeof(*state->wrong));
         begin_panel(score, state->part.vote_first, false, false);
+}
+
+static void next_band(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+
+        if (state->head_first + state->heads < score->group->kv_heads)
+                begin_band(score, state->head_first + state->heads);
+        else
+                score->phase = state->scheme == CKV_CPU_UNITS_ONCE && score->phase == CKV_CPU_REDUCE ? CKV_CPU_FORM : CKV_CPU_PHASE_DONE;
+}
+
+/* Segments, for whichever kernel works on the layer (R30: by shape alone) */
+static void cut(struct ckv_cpu_score *score, enum ckv_cpu_scheme scheme) {
+        struct ckv_cpu_attention *state = score->state;
+        uint32_t d = score->group->head_dim_k, times = 1;
+        uint64_t least_work = (uint64_t)WINDOW_ROWS * state->queries_most * d;
+
+        state->scheme = scheme;
+        state->window = scheme == CKV_CPU_GENERAL ? NULL : score->path->window;
+        if (state->window && state->queries_most > WINDOW_FEW)
+                times = (uint32_t)CKV_MIN(CKV_MAX(WINDOW_WORK / least_work, 1), WINDOW_TIMES_MOST);
+        state->segment_rows = state->window ? times * WINDOW_ROWS : ckv__cpu_segment_rows(state->queries_most, d);
+        state->segments = ckv__cpu_pieces(score->group->selection.rows, state->segment_rows);
+        state->bundle = (uint32_t)CKV_MAX(WINDOW_WORK / (times * least_work), 1);
+}
+
+/* Scheme B's map and memory, made for the first layer that wants it. Return: are they there? */
+static bool have_parts(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+        size_t stride = ckv__cpu_pieces(state->queries_most, CKV_CPU_WINDOW_LANES) * (size_t)CKV_CPU_WINDOW_LANES;
+
+        if (!state->parts && !state->no_parts)
+                state->parts = ckv__cpu_parts_new(score->group, score->units, ckv_ref_pool_domain(score->group), state->seen,
+                                                  state->segment_rows, stride, state->band, BAND_BYTES);
+        state->no_parts = !state->parts;
+        return state->parts != NULL;
+}
+
+/* A reference was too far from the logits, or they are no numbers: all of the layer again, the sure way. */
+static bool any_far(const struct ckv_cpu_attention *state) {
+        for (uint32_t g = 0; g < state->heads; g++)
+                if (state->far[g])
+                        return true;
+        return false;
 }
 
 /* The panel is through: the next one, or what comes behind the last. */
@@ -123,7 +198,21 @@ static void attention_next(struct ckv_cpu_score *score) {
         case CKV_CPU_QUERIES:
                 score->phase = state->raw || lse ? CKV_CPU_WEIGHTS : CKV_CPU_SUMS;
                 break;
+        case CKV_CPU_PACK:
+                score->phase = lse ? CKV_CPU_ROWS : CKV_CPU_REFERENCE;
+                break;
+        case CKV_CPU_TOTALS:
+                if (any_far(state)) {
+                        cut(score, CKV_CPU_GENERAL);
+                        begin_band(score, 0);
+                } else
+                        score->phase = state->scheme == CKV_CPU_UNITS_ONCE ? CKV_CPU_REDUCE : CKV_CPU_ROWS;
+                break;
+        case CKV_CPU_FORM:
+                score->phase = CKV_CPU_PHASE_DONE;
+                break;
         case CKV_CPU_WEIGHTS:
+        case CKV_CPU_ROWS:
                 if (lse)
                         score->phase = CKV_CPU_CHECK;
                 else
@@ -133,10 +222,8 @@ static void attention_next(struct ckv_cpu_score *score) {
                 end_panel(score);
                 break;
         case CKV_CPU_FOLD:
-                if (state->head_first + state->heads < score->group->kv_heads)
-                        begin_band(score, state->head_first + state->heads);
-                else
-                        score->phase = CKV_CPU_PHASE_DONE;
+        case CKV_CPU_REDUCE:
+                next_band(score);
                 break;
         default:
                 score->phase++;
@@ -144,14 +231,25 @@ static void attention_next(struct ckv_cpu_score *score) {
 }
 
 static void attention_begin(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+        const struct ckv_cpu_window_kernel *window = score->path->window;
+        enum ckv_cpu_scheme scheme = ckv__cpu_scheme(score->job, score->group, score->layer, window, state->panel_most,
+                                                     score->units ? score->units->count : 0);
+
+        if (scheme != CKV_CPU_GENERAL && window->pack_bytes(state->queries_most, score->group->head_dim_k) > state->pack_bytes)
+                scheme = CKV_CPU_GENERAL;
+        cut(score, scheme);
+        if (scheme == CKV_CPU_UNITS_ONCE && !have_parts(score))
+                cut(score, CKV_CPU_TWICE);
         begin_band(score, 0);
 }
 
-static void set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_attention *state) {
+/* Return: segments at most */
+static uint32_t set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_attention *state) {
         const struct ckv_job_group *group = score->group;
         const struct ckv_policy *policy = &group->policy;
         uint64_t scale_bytes = sizeof(float) * (1 + (uint64_t)(policy->pool == CKV_POOL_LEAK) * 2), per_head;
-        uint32_t votes, older;
+        uint32_t votes, older, segments;
         double scale = ckv_ref_scale(group);
 
         state->raw = policy->scorer == CKV_SCORER_RAW_QK;
@@ -164,8 +262,10 @@ static void set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_attentio
                 state->panel_most = CKV_MIN(CKV_MAX(PANEL_QUERIES / state->per_group, 1), CKV_CPU_PANEL_ROWS);
         state->queries_most = state->per_group * (state->raw ? 1 : state->panel_most);
         state->padded_most = ckv__cpu_pieces(state->queries_most, CKV_CPU_BLOCK) * CKV_CPU_BLOCK;
-        state->segment_rows = ckv__cpu_segment_rows(state->queries_most, group->head_dim_k);
-        state->segments = ckv__cpu_pieces(group->selection.rows, state->segment_rows);
+        state->pack_bytes = (size_t)ckv__cpu_pieces(state->queries_most, PACK_UNIT) * PACK_UNIT *
+                            ckv__cpu_pieces(group->head_dim_k, PACK_UNIT) * PACK_UNIT * sizeof(float);
+        segments = ckv__cpu_pieces(group->selection.rows, CKV_MIN(ckv__cpu_segment_rows(state->queries_most, group->head_dim_k),
+                                                                  (uint32_t)WINDOW_ROWS));
         if (state->raw)
                 state->factor = 1;
         else if (policy->softcap > 0) {
@@ -174,37 +274,45 @@ static void set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_attentio
         } else
                 state->factor = scale * log2e;
         per_head = (uint64_t)state->per_group * group->selection.rows * (scale_bytes + (older > 0) * sizeof(float)) +
-                   (uint64_t)state->padded_most * (group->head_dim_k + 2 * (uint64_t)state->segments + 2) * sizeof(float);
+                   (uint64_t)state->padded_most * (group->head_dim_k + 2 * (uint64_t)segments + 2) * sizeof(float) +
+                   state->pack_bytes;
         state->band = (uint32_t)CKV_MIN(CKV_MAX(BAND_BYTES / per_head, 1), group->kv_heads);
+        return segments;
 }
 
 static int attention_init(struct ckv_cpu_score *score) {
         const struct ckv_job_group *group = score->group;
         const struct ckv_policy *policy = &group->policy;
         struct ckv_cpu_attention *state = score->state = calloc(1, sizeof(*state));
+        uint32_t segments;
         bool older, leak = policy->pool == CKV_POOL_LEAK, seen = policy->norm == CKV_NORM_SEEN;
-        size_t partials, queries, weights;
+        size_t partials, queries, weights, padded;
 
         if (!state)
                 return -ENOMEM;
-        set_shape(score, state);
+        segments = set_shape(score, state);
         older = !state->raw && state->part.contrast_end > state->part.contrast_first;
         queries = (size_t)state->band * state->padded_most;
-        partials = (size_t)state->band * state->segments * state->queries_most;
+        padded = (size_t)state->band * ckv__cpu_pieces(state->queries_most, CKV_CPU_WINDOW_LANES) * CKV_CPU_WINDOW_LANES;
+        partials = padded * segments;
         weights = (size_t)state->band * state->per_group * group->selection.rows;
         /* zeroed: the queries that fill up a block are computed with and thrown away */
         state->queries = calloc(queries * group->head_dim_k, sizeof(float));
-        state->segment_max = malloc(partials * sizeof(float));
-        state->segment_sum = malloc(partials * sizeof(float));
-        state->max = malloc(queries * sizeof(float));
-        state->inverse = malloc(queries * sizeof(float));
+        state->packs = aligned_alloc(CKV_CPU_ALIGN, state->band * state->pack_bytes);
+        state->segment_max = aligned_alloc(CKV_CPU_ALIGN, partials * sizeof(float));
+        state->segment_sum = aligned_alloc(CKV_CPU_ALIGN, partials * sizeof(float));
+        state->max = aligned_alloc(CKV_CPU_ALIGN, padded * sizeof(float));
+        state->inverse = aligned_alloc(CKV_CPU_ALIGN, padded * sizeof(float));
+        state->rows_of_reference = malloc((size_t)state->band * state->per_group * CKV_CPU_REFERENCE_ROWS * sizeof(float));
+        state->far = malloc(state->band * sizeof(bool));
         state->a = malloc(weights * sizeof(float));
         state->older = older ? malloc(weights * sizeof(float)) : NULL;
         state->leaked = leak ? malloc(weights * sizeof(double)) : NULL;
         state->seen = seen ? malloc(((size_t)group->selection.rows + 1) * sizeof(uint32_t)) : NULL;
         state->wrong = malloc((size_t)state->band * state->per_group * sizeof(bool));
         if (!state->queries || !state->segment_max || !state->segment_sum || !state->max || !state->inverse || !state->a ||
-            (older && !state->older) || (leak && !state->leaked) || (seen && !state->seen) || !state->wrong)
+            (older && !state->older) || (leak && !state->leaked) || (seen && !state->seen) || !state->wrong ||
+            !state->packs || !state->rows_of_reference || !state->far)
                 return -ENOMEM;
         if (seen)
                 ckv_ref_seen(score->job, group, state->seen);
@@ -226,6 +334,10 @@ static void attention_deinit(struct ckv_cpu_score *score) {
         free(state->leaked);
         free(state->seen);
         free(state->wrong);
+        free(state->packs);
+        free(state->rows_of_reference);
+        free(state->far);
+        (void)ckv__cpu_parts_free(state->parts);
         free(state);
 }
 

@@ -138,7 +138,7 @@ static void check_item(void *context, uint32_t item, float *scratch) {
         const struct ckv_cpu_score *score = context;
         const struct ckv_cpu_attention *state = score->state;
         uint32_t g = item / state->per_group, head = state->head_first * state->per_group + item;
-        size_t band = (size_t)g * state->segments * state->query_count + (size_t)(item % state->per_group) * state->rows;
+        size_t band = (size_t)g * state->segments * state->stride + (size_t)(item % state->per_group) * state->rows;
         double sink = (double)ckv_ref_sink_logit(score->layer, head);
 
         (void)scratch;
@@ -147,7 +147,7 @@ static void check_item(void *context, uint32_t item, float *scratch) {
                 double above = -INFINITY, sum = 0;
 
                 for (uint32_t i = 0; i < state->segments; i++) {
-                        size_t at = band + (size_t)i * state->query_count + t;
+                        size_t at = band + (size_t)i * state->stride + t;
                         double excess = (double)state->segment_max[at] * ln2;
 
                         above = excess > above ? excess : above;
@@ -190,5 +190,8 @@ static void fold_item(void *context, uint32_t item, float *scratch) {
 
 const ckv_cpu_work ckv__cpu_attention_work[_CKV_CPU_ATTENTION_N] = {
         [CKV_CPU_QUERIES] = queries_item, [CKV_CPU_SUMS] = sums_item, [CKV_CPU_COMBINE] = combine_item,
-        [CKV_CPU_WEIGHTS] = weights_item, [CKV_CPU_CHECK] = check_item, [CKV_CPU_LEAK] = leak_item, [CKV_CPU_FOLD] = fold_item,
+        [CKV_CPU_WEIGHTS] = weights_item, [CKV_CPU_PACK] = ckv__cpu_pack_item, [CKV_CPU_REFERENCE] = ckv__cpu_reference_item,
+        [CKV_CPU_UNITS] = ckv__cpu_units_item, [CKV_CPU_TOTALS] = ckv__cpu_totals_item, [CKV_CPU_REDUCE] = ckv__cpu_reduce_item,
+        [CKV_CPU_FORM] = ckv__cpu_form_item, [CKV_CPU_ROWS] = ckv__cpu_rows_item,
+        [CKV_CPU_CHECK] = check_item, [CKV_CPU_LEAK] = leak_item, [CKV_CPU_FOLD] = fold_item,
 };

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/macros.h"
 #include "base/points.h"
+#include "kernels/cpu_scheme.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
 #include "kernels/scores.h"
@@ -87,7 +88,12 @@ static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group
                 plan->job->outcome = CKV_JOB_SCORES_SIZE;
                 return 0;
         }
-        return group->scores.in ? 0 : ckv__cpu_score_new(plan->job, group, &plan->score);
+        if (group->scores.in)
+                return 0;
+        r = ckv__cpu_score_new(plan->job, group, &plan->score);
+        if (r == 0 && ckv__cpu_units_will_do(group))
+                ckv__cpu_score_expect_units(plan->score, &plan->units);
+        return r;
 }
 
 static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, int r) {
@@ -162,6 +168,10 @@ static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *gr
                 return ckv_scores_load(group, &plan->units, plan->layer, (uint32_t)head, units, of_rows);
         if (plan->weighing)
                 return 0;
+        if (ckv__cpu_score_units(plan->score)) {
+                memcpy(units, ckv__cpu_score_units(plan->score) + head * plan->units.count, plan->units.count * sizeof(*units));
+                return 0;
+        }
         t = ckv__cpu_score_rows(plan->score) + head * rows;
         ckv_ref_unit_scores(&group->policy, &plan->units, (uint32_t)rows, t, units);
         for (size_t j = 0; of_rows && j < rows; j++)

@@ -19,7 +19,9 @@ void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_laye
         score->layer = layer;
         score->cursor = 0;
         score->bad_head = 0;
-        score->method->begin(score);
+        score->unit_scores = NULL;
+        score->chosen = false;
+        score->phase = 0;
 }
 
 /* The path for the layer at hand; scorers of KV heads have no queries */
@@ -32,8 +34,12 @@ static const struct ckv_cpu_path *path_of(const struct ckv_cpu_score *score, con
 
 bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                          uint64_t until_nsec) {
-        score->path = path_of(score, choice);
-        score->kernel = score->path->kernel;
+        if (!score->chosen) {
+                score->path = path_of(score, choice);
+                score->kernel = score->path->kernel;
+                score->method->begin(score);
+                score->chosen = true;
+        }
         while (score->phase != CKV_CPU_PHASE_DONE) {
                 uint32_t items = score->method->items(score);
 
@@ -46,6 +52,14 @@ bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool,
                         break;
         }
         return score->phase == CKV_CPU_PHASE_DONE;
+}
+
+void ckv__cpu_score_expect_units(struct ckv_cpu_score *score, const struct ckv_units *units) {
+        score->units = units;
+}
+
+const float *ckv__cpu_score_units(const struct ckv_cpu_score *score) {
+        return score->unit_scores;
 }
 
 const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score) {

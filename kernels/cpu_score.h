@@ -37,6 +37,13 @@ void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_laye
 bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                          uint64_t until_nsec);
 
+/* ckv__cpu_score_expect_units() - C[u] will do for all layers, and T[j] need not be formed; @units is borrowed until the end */
+void ckv__cpu_score_expect_units(struct ckv_cpu_score *score, const struct ckv_units *units);
+
+/* ckv__cpu_score_units() - [ckv_score_heads()][N] C[u] of the layer that is done; NULL: there is T[j] instead. Borrowed until the
+ * next begin */
+const float *ckv__cpu_score_units(const struct ckv_cpu_score *score);
+
 /* ckv__cpu_score_rows() - [ckv_score_heads()][L] binary64 T[j] of the layer that is done; borrowed until the next begin */
 const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score);
 

@@ -37,6 +37,9 @@ struct ckv_cpu_score {
         uint32_t phase;
         uint32_t cursor;                        /* first item of the phase that is not done */
         double *rows;                           /* [ckv_score_heads()][L] */
+        const struct ckv_units *units;          /* of the group, where their scores will do; NULL: rows are wanted */
+        const float *unit_scores;               /* [ckv_score_heads()][N] of the layer, if the method formed them; else rows are */
+        bool chosen;                            /* the path is known, and the method has begun */
         uint32_t bad_head;                      /* h + 1 */
         void *state;                            /* of the method */
 };
