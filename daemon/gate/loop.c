@@ -3,9 +3,11 @@
  * its questions (ZAP) and of accept4().
  *
  * ZMQ_FD is edge-triggered and means "look at ZMQ_EVENTS", which every send and
- * every receive may change too.  So a turn sends and receives first, asks
- * ckv_router_ready() last, and sleeps only if it says no.  A turn takes at most
- * 64 messages and 64 records, so neither side can starve the other.
+ * every receive may change too.  So a turn sends first and receives last, and
+ * sleeps only if the last receive found nothing (libzmq has then looked at all
+ * that the descriptor told of) or ckv_router_ready() says no.  A turn takes at
+ * most 64 messages and 64 records, so neither side can starve the other; and it
+ * asks nobody who has not called, because each question is two system calls.
  *
  * Backpressure: while something waits to be sent to the core, nothing is read
  * from ZeroMQ.  The loop then sleeps until the pair has room (POLLOUT), or,
@@ -139,8 +141,14 @@ static int handle_message(struct ckv_gate *gate, struct ckv_incoming *incoming) 
         return 0;
 }
 
-/* pull_messages() - requests, as long as the core takes them. Return: 0, an outcome of ckv_link_flush(), or -errno. */
-static int pull_messages(struct ckv_gate *gate) {
+/*
+ * pull_messages() - requests, as long as the core takes them
+ * @ret_empty: the last call to the socket was a receive that found nothing
+ *
+ * Return: 0, an outcome of ckv_link_flush(), or -errno.
+ */
+static int pull_messages(struct ckv_gate *gate, bool *ret_empty) {
+        *ret_empty = false;
         for (unsigned i = 0; i < TURN_MAX; i++) {
                 struct ckv_incoming incoming;
                 int r = ckv_link_flush(&gate->link);
@@ -153,8 +161,10 @@ static int pull_messages(struct ckv_gate *gate) {
                 else if (r == CKV_ROUTER_E_DROPPED)
                         shed(gate, &gate->stats.dropped_messages);
                 ckv_incoming_deinit(&incoming);
-                if (r == CKV_ROUTER_E_EMPTY)
+                if (r == CKV_ROUTER_E_EMPTY) {
+                        *ret_empty = true;
                         return 0;
+                }
                 if (r < 0)
                         return ckv_error_trace(r);
         }
@@ -279,8 +289,18 @@ int ckv_gate_await_limits(struct ckv_gate *gate) {
         return 0;
 }
 
-/* await() - sleep until there is something to do; @flushed: what ckv_link_flush() last said */
-static int await(struct ckv_gate *gate, int flushed) {
+/* Who has called, of those that are not asked each time. */
+struct callers {
+        bool pair, zap;
+};
+
+/*
+ * await() - sleep until there is something to do
+ * @flushed: what ckv_link_flush() last said
+ * @empty:   what pull_messages() said
+ * @callers: those that were served in this turn; afterwards those to serve in the next
+ */
+static int await(struct ckv_gate *gate, int flushed, bool empty, struct callers *callers) {
         struct pollfd fds[] = {
                 { .fd = gate->link.fd, .events = POLLIN },
                 { .fd = gate->router.fd, .events = POLLIN },
@@ -293,9 +313,10 @@ static int await(struct ckv_gate *gate, int flushed) {
                 fds[0].events |= POLLOUT;
         if (!ckv_link_idle(&gate->link))
                 fds[1].fd = -1;
-        else if (ckv_router_ready(&gate->router))
+        else if (!empty && ckv_router_ready(&gate->router))
                 timeout = 0;
-        if (ckv_zap_ready(&gate->router.zap))
+        *callers = (struct callers){ .zap = callers->zap && ckv_zap_ready(&gate->router.zap) };
+        if (callers->zap)
                 timeout = 0;
         if (timeout < 0 && ckv_link_unreported(&gate->link) > 0)
                 timeout = REPORT_MSEC;
@@ -308,6 +329,8 @@ static int await(struct ckv_gate *gate, int flushed) {
         case -1:
                 return errno == EINTR ? 0 : ckv_error_origin(-errno);
         default:
+                callers->pair = fds[0].revents != 0;
+                callers->zap |= fds[2].revents != 0;
                 if (fds[3].revents & POLLIN)
                         report(gate);
                 return 0;
@@ -315,21 +338,24 @@ static int await(struct ckv_gate *gate, int flushed) {
 }
 
 int ckv_gate_serve(struct ckv_gate *gate) {
+        struct callers callers = { true, true };
+
         for (;;) {
+                bool empty;
                 int r, flushed;
 
-                r = pull_records(gate, TURN_MAX);
+                r = callers.pair ? pull_records(gate, TURN_MAX) : 0;
                 if (r)
                         return r;
                 if (ckv_link_unreported(&gate->link) > CKV_RING_BYTES / 4)
                         ckv_link_pong(&gate->link);
-                r = ckv_zap_serve(&gate->router.zap);
+                r = callers.zap ? ckv_zap_serve(&gate->router.zap) : 0;
                 if (r)
                         return ckv_error_trace(r);
-                flushed = pull_messages(gate);
+                flushed = pull_messages(gate, &empty);
                 if (flushed < 0 || flushed == CKV_LINK_E_CLOSED)
                         return flushed;
-                r = await(gate, flushed);
+                r = await(gate, flushed, empty, &callers);
                 if (r)
                         return ckv_error_trace(r);
         }
