@@ -8,8 +8,8 @@
  * so such a job leaves within a slice even if its turn is far away.
  *
  * One mutex guards three lists and a flag and is held for a few assignments:
- * submit() and reap() never wait for arithmetic.  A finished job is announced
- * by an eventfd whose count is cleared by the reap() that finds nothing left.
+ * submit() and reap() never wait for arithmetic.  Both sides sleep on a bell
+ * (kernels/cpu_bell.h); that of finished jobs rings exactly while there are any.
  *
  * An idle device answers for itself: the device thread wakes twice a second and
  * says so.  A watchdog that reads health() thus sees a thread that hangs, be it
@@ -26,6 +26,7 @@
 #include "base/guard.h"
 #include "base/macros.h"
 #include "kernels/cpu_choice.h"
+#include "kernels/cpu_bell.h"
 #include "kernels/cpu_machine.h"
 #include "kernels/cpu_move.h"
 #include "kernels/cpu_plan.h"
@@ -38,14 +39,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum {
         SLICE_USEC_DEFAULT = 2000,
-        IDLE_USEC = 500000,
+        IDLE_MSEC = 500,
 };
 
 struct ckv_backend {
@@ -53,12 +53,11 @@ struct ckv_backend {
         struct ckv_cpu_choice *choice;
         struct ckv_cpu_pool *pool;
         uint64_t slice_nsec;
-        int done_fd;
+        struct ckv_bell work_bell, done_bell;
         bool started;
         pthread_t thread;
 
         pthread_mutex_t mutex;
-        pthread_cond_t wake;
         struct ckv_jobs submitted, done;            /* under mutex */
         bool stop;                              /* under mutex */
 
@@ -83,9 +82,10 @@ static void finish(struct ckv_backend *backend, struct ckv_job *job) {
         job->backend_state = NULL;
         count(started ? &backend->running : &backend->queued, -1);
         (void)pthread_mutex_lock(&backend->mutex);
+        /* inside the mutex, so that it rings whenever there is a job and never else */
+        if (!backend->done.first)
+                ckv__bell_ring(&backend->done_bell);
         ckv__jobs_append(&backend->done, job);
-        /* inside the mutex, so that no reap() can clear the count between the two */
-        (void)eventfd_write(backend->done_fd, 1);
         (void)pthread_mutex_unlock(&backend->mutex);
 }
 
@@ -161,21 +161,16 @@ static void sweep(struct ckv_backend *backend) {
         }
 }
 
-/* Take in what was submitted; if there is nothing to do, wait, but not for long. Return: go on? */
+/* Take in what was submitted; if there is nothing to do, wait first, but not for long. Return: go on? */
 static bool take_in(struct ckv_backend *backend) {
         bool go_on;
 
+        if (!backend->turns.jobs.first) {
+                ckv__bell_await(&backend->work_bell, IDLE_MSEC);
+                ckv__bell_hush(&backend->work_bell);
+        }
         (void)pthread_mutex_lock(&backend->mutex);
         ckv__turns_add(&backend->turns, &backend->submitted);
-        if (!backend->turns.jobs.first && !backend->stop) {
-                uint64_t until = ckv_now_nsec() + IDLE_USEC * CKV_NSEC_PER_USEC;
-                struct timespec ts = {
-                        .tv_sec = (time_t)(until / CKV_NSEC_PER_SEC), .tv_nsec = (long)(until % CKV_NSEC_PER_SEC),
-                };
-
-                (void)pthread_cond_timedwait(&backend->wake, &backend->mutex, &ts);
-                ckv__turns_add(&backend->turns, &backend->submitted);
-        }
         go_on = !backend->stop;
         (void)pthread_mutex_unlock(&backend->mutex);
         return go_on;
@@ -203,33 +198,22 @@ static struct ckv_backend *cpu_close(struct ckv_backend *backend) {
         if (backend->started) {
                 (void)pthread_mutex_lock(&backend->mutex);
                 backend->stop = true;
-                (void)pthread_cond_signal(&backend->wake);
                 (void)pthread_mutex_unlock(&backend->mutex);
+                ckv__bell_ring(&backend->work_bell);
                 (void)pthread_join(backend->thread, NULL);
                 assert(!backend->turns.jobs.first && !backend->submitted.first && !backend->done.first);
         }
         (void)ckv__cpu_pool_free(backend->pool);
         (void)ckv__cpu_choice_free(backend->choice);
-        (void)pthread_cond_destroy(&backend->wake);
         (void)pthread_mutex_destroy(&backend->mutex);
-        (void)ckv_close(backend->done_fd);
+        ckv__bell_deinit(&backend->work_bell);
+        ckv__bell_deinit(&backend->done_bell);
         free(backend);
         return NULL;
 }
 
 static void closep(struct ckv_backend **backend) {
         (void)cpu_close(*backend);
-}
-
-/* Conditions wait by the clock that deadlines are made of. */
-static void init_locks(struct ckv_backend *backend) {
-        pthread_condattr_t attributes;
-
-        (void)pthread_mutex_init(&backend->mutex, NULL);
-        (void)pthread_condattr_init(&attributes);
-        (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        (void)pthread_cond_init(&backend->wake, &attributes);
-        (void)pthread_condattr_destroy(&attributes);
 }
 
 static int start_device(struct ckv_backend *backend) {
@@ -279,16 +263,19 @@ static int cpu_open(const struct ckv_backend_options *options, struct ckv_backen
                 return ckv_error_origin(-ENOMEM);
         ckv__jobs_init(&backend->submitted);
         ckv__jobs_init(&backend->done);
-        init_locks(backend);
+        (void)pthread_mutex_init(&backend->mutex, NULL);
+        backend->work_bell = backend->done_bell = CKV_BELL_NONE;
         r = choose_path(backend, options->path);
         if (r < 0)
                 return ckv_error_trace(r);
         backend->slice_nsec = (options->slice_usec ? options->slice_usec : SLICE_USEC_DEFAULT) * CKV_NSEC_PER_USEC;
         ckv__turns_init(&backend->turns, backend->slice_nsec);
         backend->progress_nsec = ckv_now_nsec();
-        backend->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (backend->done_fd < 0)
-                return ckv_error_origin(-errno);
+        r = ckv__bell_init(&backend->work_bell);
+        if (r == 0)
+                r = ckv__bell_init(&backend->done_bell);
+        if (r < 0)
+                return ckv_error_trace(r);
         r = ckv__cpu_pool_new(options->threads ? options->threads : ckv__cpu_threads(), &backend->pool);
         if (r < 0)
                 return ckv_error_trace(r);
@@ -346,12 +333,16 @@ static void cpu_unmap(struct ckv_backend *backend, struct ckv_mapping *mapping) 
 }
 
 static void cpu_submit(struct ckv_backend *backend, struct ckv_job *job) {
+        bool first;
+
         job->backend_state = NULL;
         count(&backend->queued, 1);
         (void)pthread_mutex_lock(&backend->mutex);
+        first = !backend->submitted.first;
         ckv__jobs_append(&backend->submitted, job);
         (void)pthread_mutex_unlock(&backend->mutex);
-        (void)pthread_cond_signal(&backend->wake);
+        if (first)
+                ckv__bell_ring(&backend->work_bell);
 }
 
 static void cpu_cancel(struct ckv_backend *backend, struct ckv_job *job) {
@@ -361,17 +352,16 @@ static void cpu_cancel(struct ckv_backend *backend, struct ckv_job *job) {
 }
 
 static int cpu_wait_fd(const struct ckv_backend *backend) {
-        return backend->done_fd;
+        return backend->done_bell.wait_fd;
 }
 
 static struct ckv_job *cpu_reap(struct ckv_backend *backend) {
         struct ckv_job *job;
-        eventfd_t ignored;
 
         (void)pthread_mutex_lock(&backend->mutex);
         job = ckv__jobs_take(&backend->done);
-        if (!backend->done.first)
-                (void)eventfd_read(backend->done_fd, &ignored);
+        if (job && !backend->done.first)
+                ckv__bell_hush(&backend->done_bell);
         (void)pthread_mutex_unlock(&backend->mutex);
         return job;
 }

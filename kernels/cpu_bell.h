@@ -1,0 +1,32 @@
+/*
+ * One thread tells another that there is something to do.
+ */
+#ifndef CKV_KERNELS_CPU_BELL_H
+#define CKV_KERNELS_CPU_BELL_H
+
+#include <stdbool.h>
+
+/* A pipe; what lies in it means nothing but "look". */
+struct ckv_bell {
+        int wait_fd;            /* readable while it rings */
+        int ring_fd;
+};
+
+#define CKV_BELL_NONE ((struct ckv_bell){ .wait_fd = -1, .ring_fd = -1 })
+
+/* ckv__bell_init() - silent at first; *bell is CKV_BELL_NONE after a failure. Return: 0 or -errno. */
+int ckv__bell_init(struct ckv_bell *bell);
+
+/* ckv__bell_deinit() - CKV_BELL_NONE is fine, and what is left */
+void ckv__bell_deinit(struct ckv_bell *bell);
+
+/* ckv__bell_ring() - any thread; without effect while it rings a thousandfold */
+void ckv__bell_ring(const struct ckv_bell *bell);
+
+/* ckv__bell_hush() - before a look at what it rang for; it may go on after many rings, and comes to an end by itself */
+void ckv__bell_hush(const struct ckv_bell *bell);
+
+/* ckv__bell_await() - sleep until it rings, for @msec at most */
+void ckv__bell_await(const struct ckv_bell *bell, int msec);
+
+#endif
