@@ -8,6 +8,7 @@
 #include "bench/device.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,7 @@ void bench_linear(const struct bench_case *c, uint32_t most, uint32_t threads, u
                 uint64_t held;
 
                 bench_problem_init(c, tokens, 1, pool, &problem);
+                (void)malloc_trim(0);   /* or what shorter ones left behind would be taken for theirs */
                 forget_peak();
                 held = status_bytes("VmRSS:");
                 for (uint32_t i = 0; i < repeats; i++) {

@@ -136,8 +136,8 @@ def sections(result: Row) -> dict[str, list[str]]:
 
 
 def peer_section(peers: Row) -> list[str]:
-    rows = [[row["path"], str(row["tokens"]), str(row["threads"]), f"{row['ours_ms']:.2f}", f"{row['kvpress_ms']:.1f}",
-             f"{row['speedup']:.1f}", f"{row['spread']:.2f}", "yes" if row["indices_equal"] else "**no**",
+    rows = [[row["path"], str(row["tokens"]), str(row["threads"]), cell(row, "ours_ms", 2), cell(row, "kvpress_ms", 1),
+             cell(row, "speedup", 1), cell(row, "spread", 2), "yes" if row["indices_equal"] else "**no**",
              f"{row['jaccard_bf16']:.4f}", f"{row['ours_peak_bytes'] / 2**20:.1f}",
              f"{row['kvpress_peak_bytes'] / 2**20:.0f}"] for row in peers["rows"]]
     return [f"torch {peers['torch']}, kvpress {peers['kvpress']}, medians of {peers['repeats']} pairs"

@@ -20,24 +20,32 @@ def by_cpu_time() -> bool:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time of all threads of some processes."""
-    total = 0
-    for pid in pids:
-        for stat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            total += int(stat.read_text().split()[0])
-    return total / 1e9
+    return sum(int(stat.read_text().split()[0]) for pid in pids
+               for stat in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
-def _status(pid: int, field: str) -> int:
+def delay_seconds(pids: Iterable[int]) -> float:
+    """How long threads of some processes were ready to run and did not, all together."""
+    return sum(int(stat.read_text().split()[1]) for pid in pids
+               for stat in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def _status(pid: int) -> dict[str, int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.endswith(" kB")}
 
 
-def peak_beyond(pid: int, work: Callable[[], Any]) -> int:
-    """The most memory that a process held during some work, beyond what it held before, in bytes."""
+def own_bytes(pid: int) -> int:
+    """Memory that a process holds and shares with nobody."""
+    return _status(pid)["RssAnon"]
+
+
+def own_peak(pid: int, work: Callable[[], Any]) -> int:
+    """The most of it that a process held during some work, in bytes; shared memory must not grow meanwhile."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # the kernel counts the peak anew
-    before = _status(pid, "VmRSS")
     work()
-    return max(_status(pid, "VmHWM") - before, 0)
+    after = _status(pid)
+    return after["VmHWM"] - after["RssShmem"] - after["RssFile"]
 
 
 class Requester:
