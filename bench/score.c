@@ -178,6 +178,16 @@ static void print_row(const struct bench_problem *problem, const struct runner *
         (void)fflush(stdout);
 }
 
+/* Would the path run the same code as one that is there already? Its window kernel is what tells it apart, where it has a say. */
+static bool is_another(const struct bench_case *c, const struct ckv_cpu_path *path, const struct runner *runners, uint32_t count) {
+        if (path->window && bench_has_queries(c) && path->window->takes(c->dtype, c->dtype, c->dims))
+                return false;
+        for (uint32_t i = 0; i < count; i++)
+                if (runners[i].path->kernel == path->kernel)
+                        return true;
+        return false;
+}
+
 /* Return: how many runners there are */
 static uint32_t open_runners(const struct bench_problem *problem, uint32_t threads, const struct ckv_cpu_path *picked,
                              struct runner *ret_runners) {
@@ -191,6 +201,8 @@ static uint32_t open_runners(const struct bench_problem *problem, uint32_t threa
 
                 /* the slow one is in the table once, so that the others have something to be faster than */
                 if (scalar && &paths[i] != picked && (problem->tokens > SCALAR_TOKENS_MAX || problem->of != bench_cases))
+                        continue;
+                if (&paths[i] != picked && is_another(problem->of, &paths[i], ret_runners, count))
                         continue;
                 *runner = (struct runner){ .path = &paths[i], .loops = bench_loops_of(paths[i].name) };
                 if (runner->loops && bench_device_open(paths[i].name, threads, &runner->device))
