@@ -16,6 +16,8 @@ from here: positions from `answer.logical_len`, slots from `answer.physical_len`
 `Table` and `Queries`.  Errors are subclasses of `ChunkkvError`, and `error.cache` says what became of the cache.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import cuda, methods, text
 from .answer import Answer, Budget, GroupResult, LayerResult, Outcome, Pong, Timing, jaccard
 from .cache import Cache, SharedCache
@@ -55,6 +57,9 @@ from .session import Limits, Session
 from .side import Notice, NoticeKind
 from .timeline import TimelineWord
 from .wire import Access, CacheState, Code, DType, KeptAll, Mode, Phase, PlaneKind, Radius, Slot
+
+if TYPE_CHECKING:
+    from .transformers import compress
 
 __version__ = "0.1.0"
 
@@ -118,6 +123,7 @@ __all__ = [
     "Timing",
     "Unsupported",
     "as_torch",
+    "compress",
     "cuda",
     "element_type",
     "engine_layout",
@@ -133,3 +139,12 @@ __all__ = [
     "text",
     "to_bf16",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`chunkkv.compress` needs torch and transformers, which this package does not: they come when it is asked for."""
+    if name == "compress":
+        from .transformers import compress
+
+        return compress
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,116 @@
+"""One compression of a cache: the request, and what becomes of the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..answer import Answer
+from ..client import Client
+from ..errors import ChunkkvError
+from ..job import GroupJob, Table
+from ..policy import Policy
+from ..ranges import Range, count, positions_of, rows_from_ranges
+from ..wire import CacheState
+from .arena import capacity_for
+from .registered import Registered, Unit
+from .report import Report
+from .settings import Settings, of_the_model
+from .store import Store
+
+
+def compress_store(client: Client, store: Store, settings: Settings) -> Report:
+    """Let the daemon compress the rows of now in place, and go on in memory of the size that is needed.
+
+    Raises:
+        ChunkkvError: `cache` CLEAN: nothing was changed.  Else the cache refuses to go on.
+    """
+    assert store.arena is not None
+    settings.check_batch(store.batch)
+    began = time.perf_counter()
+    before = {layer.number: layer.length for layer in store.layers}
+    bytes_before = store.arena.memory.size
+    if store.registered is None or not store.registered.serves(client):
+        store.release()
+        store.registered = Registered(client, store, settings.each_layer)
+    registered = store.registered
+    answers: list[Answer] = []
+    found: list[tuple[Unit, Answer, int]] = []
+    try:
+        for cache, units in registered.parts:
+            jobs = [_job(store, settings, i, unit) for i, unit in enumerate(units)]
+            answer = client.compress(cache, jobs=jobs, queries=registered.queries(units), logical_len=store.seen,
+                                     timeout=settings.timeout)
+            answers.append(answer)
+            found += [(unit, answer, i) for i, unit in enumerate(units)]
+    except ChunkkvError as error:
+        if error.cache != CacheState.CLEAN or found:
+            store.broken = str(error)
+        raise
+    heads = _take_over(store, found)
+    _settle(store, settings)
+    return Report(
+        sequences=store.batch, tokens=store.seen, rows_before=before,
+        rows_after={layer.number: layer.length for layer in store.layers}, bytes_before=bytes_before,
+        bytes_after=store.arena.memory.size, seconds=time.perf_counter() - began,
+        positions=[{number: [rows_from_ranges(ranges) for ranges in each] for number, each in layers.items()}
+                   for layers in heads], answers=answers)
+
+
+def _job(store: Store, settings: Settings, group: int, unit: Unit) -> GroupJob:
+    """What is asked for the layers of a unit, whose rows are of the same tokens."""
+    first = unit.layers[0]
+    plan = [of_the_model(policy, store) for policy in settings.policies([layer.number for layer in store.layers])]
+    positions = store.ranges(unit.sequence, first) if store.positions else None
+    return GroupJob(rows=first.length, table=Table([0]), group=group, policy=_for_unit(plan, store, unit),
+                    protect=settings.protect, positions=positions, chunk_lengths=settings.chunk_lengths,
+                    **settings.budget(store))
+
+
+def _for_unit(plan: Sequence[Policy], store: Store, unit: Unit) -> list[Policy]:
+    """The plan in the layer numbers that the daemon knows."""
+    if len(unit.layers) < len(store.layers):
+        number = unit.layers[0].number
+        in_force = [policy for policy in plan if (policy.layer_first or 0) <= number] or list(plan[:1])
+        return [replace(in_force[-1], layer_first=None)]
+    base = unit.sequence * store.stride
+    return [replace(policy, layer_first=policy.layer_first + base) if policy.layer_first else policy
+            for policy in plan]
+
+
+Heads = list[dict[int, list[Sequence[Range]]]]  # [sequence][layer number]: positions of each KV head, or of all
+
+
+def _take_over(store: Store, found: Sequence[tuple[Unit, Answer, int]]) -> Heads:
+    """The new lengths and positions."""
+    heads: Heads = [{} for _ in range(store.batch)]
+    lengths: dict[int, int] = {}
+    for unit, answer, group in found:
+        result = next(one for one in answer.groups if one.group == group)
+        for layer in unit.layers:
+            one = result.layers[unit.sequence * store.stride + layer.number]
+            own = list(one.heads.values()) or [one.kept]
+            old = store.ranges(unit.sequence, layer)
+            heads[unit.sequence][layer.number] = [positions_of(kept, old) for kept in own]
+            rows = count(own[0])
+            if lengths.setdefault(layer.number, rows) != rows:
+                store.broken = "sequences of the batch kept different numbers of rows"
+    for layer in store.layers:
+        layer.length = lengths[layer.number]
+    store.positions = [{number: each[0] for number, each in layers.items()} for layers in heads]
+    store.done, store.since = True, store.seen
+    return heads
+
+
+def _settle(store: Store, settings: Settings) -> None:
+    """Smaller memory where half of it would do; registrations and queries only for the next time."""
+    assert store.arena is not None
+    needed = capacity_for(max(layer.length for layer in store.layers) + (settings.every or 0))
+    if 2 * needed <= store.arena.capacity:
+        store.resize(needed)
+    if settings.every is None:
+        store.release()
+        store.forget_queries()
+    elif store.ring is not None:
+        store.ring.clear()

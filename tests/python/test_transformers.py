@@ -1,0 +1,107 @@
+"""Compressed generation of Transformers' models equals a full cache on which the dropped rows are hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import chunkkv  # noqa: E402
+import chunkkv.transformers  # noqa: E402
+from tiny_models import KINDS, generated, masked_run, masked_turn, prompt, tiny  # noqa: E402
+
+TOKENS = 12
+
+
+def check(daemon: Any, model: Any, ids: Any, tokens: int = TOKENS, reference: Any = None, **asked: Any) -> list[Any]:
+    """Generate compressed, and hold it to the mask; the reports."""
+    with chunkkv.compress(model, endpoint=daemon.prefix(), **asked) as kv:
+        chosen, logits = generated(model, ids, tokens)
+    assert kv.reports
+    expected, full = masked_run(reference or model, ids, tokens, kv.reports)
+    assert torch.equal(chosen, expected)
+    torch.testing.assert_close(logits, full, rtol=1e-4, atol=1e-4)
+    return kv.reports
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model(daemon: Any, kind: str, attention: str) -> None:
+    if (kind, attention) == ("Gemma2", "sdpa"):
+        pytest.skip("sdpa leaves out the soft cap, so the two models differ")
+    model = tiny(kind, attention)
+    [report] = check(daemon, model, prompt(120), reference=tiny(kind), keep_ratio=0.5)
+    full = [1, 3] if kind.startswith("Gemma") else [0, 1, 2, 3]
+    assert report.rows_before == dict.fromkeys(full, 120)
+    assert report.rows_after == dict.fromkeys(full, 60)
+    used = report.answers[0].groups[0].policies[0]
+    if kind.startswith("Gemma"):
+        assert used.scale == pytest.approx(20**-0.5)
+    assert used.softcap == (5.0 if kind == "Gemma2" else None)
+
+
+METHODS: list[dict[str, Any]] = [
+    {"method": "chunkkv", "keep_ratio": 0.3, "window": 8},
+    {"method": "vote", "max_tokens": 40},
+    {"method": "retrieval", "max_tokens": 40},
+    {"method": "snapkv", "max_tokens": 50, "window": 16},
+    {"method": "snapkv-each", "max_tokens": 50, "window": 16},
+    {"method": "pyramidkv", "max_tokens": 50, "window": 8},
+    {"method": "h2o", "heavy": 0.2, "recent": 0.2},
+    {"method": "h2o", "heavy": 0.2, "recent": 0.2, "heads": "each"},
+    {"method": "streamingllm", "max_tokens": 30},
+    {"method": "tova", "max_tokens": 30},
+    {"method": "keydiff", "max_tokens": 30},
+    {"method": "hybrid", "max_tokens": 50},
+    {"method": "chunkkv-kvpress", "keep_ratio": 0.6},
+    {"method": "chunkkv", "keep_ratio": 0.4, "reuse": 2},
+    {"method": "chunk-at", "max_tokens": 60, "chunk_lengths": [7, 13] * 6},
+    {"method": chunkkv.Policy(chunk=5, window=4), "max_tokens": 30, "protect": [(40, 44)]},
+]
+
+
+@pytest.mark.parametrize("asked", METHODS, ids=lambda asked: str(asked["method"])[:24])
+def test_every_method(daemon: Any, asked: dict[str, Any]) -> None:
+    [report] = check(daemon, tiny("Llama"), prompt(120, seed=2), **asked)
+    rows = list(report.rows_after.values())
+    if asked["method"] == "pyramidkv":
+        assert rows == sorted(rows, reverse=True)
+        assert rows[0] > rows[-1]
+        assert sum(rows) == 4 * 50
+    elif "max_tokens" in asked:
+        assert set(rows) == {asked["max_tokens"]}
+    if "protect" in asked:
+        assert {40, 41, 42, 43} <= set(report.kept(2).tolist())
+    if asked.get("heads") == "each" or asked["method"] == "snapkv-each":
+        assert report.kept(0, kv_head=0).tolist() != report.kept(0, kv_head=1).tolist()
+
+
+def test_layers_of_unlike_lengths_and_many_queries_at_once(daemon: Any) -> None:
+    model, ids, more = tiny("Llama"), prompt(100, seed=3), prompt(8, seed=4)
+    cache = chunkkv.transformers.ChunkKVCache(model.config)
+    with torch.no_grad(), chunkkv.compress(model, endpoint=daemon.prefix(), method="pyramidkv", window=8,
+                                           max_tokens=40) as kv:
+        model(ids, past_key_values=cache)
+        report = kv.compress(cache)
+        logits = model(more, past_key_values=cache).logits
+    torch.testing.assert_close(logits, masked_turn(model, ids, more, report), rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_turn_goes_on_behind_the_first(daemon: Any) -> None:
+    """generate() with a cache of the first turn, whose answer and new question come behind the kept rows."""
+    model, ids = tiny("Qwen3"), prompt(100, seed=5)
+    cache = chunkkv.transformers.ChunkKVCache(model.config)
+    with chunkkv.compress(model, endpoint=daemon.prefix(), keep_ratio=0.5) as kv:
+        first, _ = generated(model, ids, 5, past_key_values=cache)
+        # the last token of the answer was chosen, but not yet processed: it belongs to the second turn
+        whole = torch.cat([ids, first, prompt(6, seed=6)], 1)
+        second, logits = generated(model, whole, 4, past_key_values=cache)
+    assert len(kv.reports) == 1
+    assert cache.get_seq_length() == whole.shape[1] + 3
+    rows = whole[:, ids.shape[1] :]
+    for i in range(4):
+        expected = masked_turn(model, ids, torch.cat([rows, second[:, :i]], 1), kv.reports[0])
+        torch.testing.assert_close(logits[:, i], expected[:, -1], rtol=1e-4, atol=1e-4)
