@@ -26,7 +26,7 @@
 enum {
         PATHS_MAX = 8,
         SCALAR_TOKENS_MAX = 2048,
-        ATTEMPTS = 3,                   /* for each repetition that is asked for: some are dropped */
+        ATTEMPTS = 2,                   /* for each repetition that is asked for: some are dropped */
 };
 
 /* One path, and what was seen of it; a repetition that was dropped has 0 in times. */
