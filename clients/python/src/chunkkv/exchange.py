@@ -19,7 +19,7 @@ from . import ranges as rg
 from ._pb import chunkkv_pb2 as pb
 from .answer import Answer, Kept, answer_of
 from .cache import Cache
-from .checks import MOST_32, whole, word
+from .checks import MOST_32, of_type, whole, word
 from .control import Ticket
 from .errors import invalid
 from .forward import FoundSet
@@ -106,6 +106,9 @@ class Exchange:
         self._queries, self._logical_len = queries, logical_len
         self._hold, self._single_pass, self._want_kept_mass = hold, single_pass, want_kept_mass
         self._timeline = {"wait": wait, "signal": signal}
+        for name, timed in self._timeline.items():
+            if timed is not None:
+                of_type(name, timed, TimelineWord)
         self.room = 0
         self._memory: SharedMemory | None = None
         for i, job in enumerate(self.jobs):
