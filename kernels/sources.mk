@@ -21,7 +21,16 @@ FLAGS_kernels/cpu_window_avx512bf16 := $(FLAGS_kernels/cpu_window_avx512) -mavx5
 # the tile instructions are assembly: the compiler needs no flag for them
 kernels_SOURCES += kernels/cpu_window_amx.c
 CPU_AMX := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+# its templates are long: with a check in line for each load and store they take the compiler a minute
+ifeq ($(BUILD),asan)
+CPU_AMX += -O2 -g1 -fno-var-tracking -fno-sanitize=undefined --param asan-instrumentation-with-call-threshold=0
+else ifeq ($(BUILD),fuzz)
+CPU_AMX += -O2 -fno-sanitize=undefined -mllvm -asan-instrumentation-with-call-threshold=0
+endif
 FLAGS_kernels/cpu_window_amx := $(CPU_AMX)
 kernels_SOURCES += kernels/cpu_copy_avx.c
 FLAGS_kernels/cpu_copy_avx := -mavx
 endif
+
+# The CUDA device: the driver as a table that is looked up at run time, so nothing of it is needed to build or to start.
+kernels_SOURCES += kernels/cuda_api.c

@@ -71,7 +71,10 @@ test_window_LIBS := base
 test_window_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # the CPU backend, and the suite that every backend passes
-TESTS += test_cpu_score test_backend_cpu test_conformance
+TESTS += test_cpu_score test_cpu_scheme test_backend_cpu test_conformance
+test_cpu_scheme_SOURCES := tests/test_cpu_scheme.c tests/support_random.c tests/support_paths.c
+test_cpu_scheme_LIBS := kernels base
+test_cpu_scheme_LDLIBS := $(CHECK_LDLIBS)
 test_cpu_score_SOURCES := tests/test_cpu_score.c tests/support_random.c tests/support_endless.c tests/support_paths.c
 test_cpu_score_LIBS := kernels base
 test_cpu_score_LDLIBS := $(CHECK_LDLIBS)
@@ -303,3 +306,17 @@ test_alloc_client_LDFLAGS := $(WRAPPED)
 test_alloc_client_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
 $(O)/test_alloc_client: | $(O)/chunkkvd $(O)/chunkkv-gate
 PB_SOURCES += tests/test_alloc_parts.c
+
+# the stand-in for the CUDA driver; in a folder of its own, so that nobody finds it by accident
+FAKE_CUDA_SOURCES := $(addprefix tests/fake/,faults.c device.c memory.c vmm.c stream.c module.c)
+FAKE_CUDA_OBJECTS := $(patsubst %.c,$(O)/%.o,$(FAKE_CUDA_SOURCES))
+OBJECTS += $(FAKE_CUDA_OBJECTS)
+$(O)/fake/libcuda.so.1: $(FAKE_CUDA_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(CKV_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+TESTS += test_fake_cuda
+test_fake_cuda_SOURCES := tests/test_fake_cuda.c
+test_fake_cuda_LIBS := kernels base
+test_fake_cuda_LDLIBS := $(CHECK_LDLIBS)
+$(O)/test_fake_cuda: | $(O)/fake/libcuda.so.1
