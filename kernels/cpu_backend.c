@@ -9,7 +9,8 @@
  *
  * One mutex guards three lists and a flag and is held for a few assignments:
  * submit() and reap() never wait for arithmetic.  Both sides sleep on a bell
- * (kernels/cpu_bell.h); that of finished jobs rings exactly while there are any.
+ * (kernels/cpu_bell.h); that of finished jobs rings while there are any.  A ring
+ * that is lost costs half a second: so often each side's work is looked for.
  *
  * An idle device answers for itself: the device thread wakes twice a second and
  * says so.  A watchdog that reads health() thus sees a thread that hangs, be it
@@ -171,6 +172,9 @@ static bool take_in(struct ckv_backend *backend) {
         }
         (void)pthread_mutex_lock(&backend->mutex);
         ckv__turns_add(&backend->turns, &backend->submitted);
+        /* whoever has not come by now may not have been told: a ring can fail for lack of memory */
+        if (backend->done.first && !backend->turns.jobs.first)
+                ckv__bell_ring(&backend->done_bell);
         go_on = !backend->stop;
         (void)pthread_mutex_unlock(&backend->mutex);
         return go_on;
@@ -360,7 +364,7 @@ static struct ckv_job *cpu_reap(struct ckv_backend *backend) {
 
         (void)pthread_mutex_lock(&backend->mutex);
         job = ckv__jobs_take(&backend->done);
-        if (job && !backend->done.first)
+        if (!backend->done.first)
                 ckv__bell_hush(&backend->done_bell);
         (void)pthread_mutex_unlock(&backend->mutex);
         return job;

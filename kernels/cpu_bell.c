@@ -15,6 +15,8 @@
 #include <fcntl.h>
 #include <poll.h>
 
+enum { TRIES = 3 };
+
 int ckv__bell_init(struct ckv_bell *bell) {
         int fds[2];
 
@@ -32,11 +34,9 @@ void ckv__bell_deinit(struct ckv_bell *bell) {
 }
 
 void ckv__bell_ring(const struct ckv_bell *bell) {
-        ssize_t n;
-
-        do
-                n = write(bell->ring_fd, "", 1);
-        while (n < 0 && errno == EINTR);
+        /* EAGAIN is a full pipe, and good; after anything else another try may do */
+        for (int i = 0; i < TRIES && write(bell->ring_fd, "", 1) < 0; i++)
+                ;
 }
 
 void ckv__bell_hush(const struct ckv_bell *bell) {

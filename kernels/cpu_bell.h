@@ -20,7 +20,7 @@ int ckv__bell_init(struct ckv_bell *bell);
 /* ckv__bell_deinit() - CKV_BELL_NONE is fine, and what is left */
 void ckv__bell_deinit(struct ckv_bell *bell);
 
-/* ckv__bell_ring() - any thread; without effect while it rings a thousandfold */
+/* ckv__bell_ring() - any thread. Without memory for a first byte it may fail in silence: whoever waits looks now and then as well. */
 void ckv__bell_ring(const struct ckv_bell *bell);
 
 /* ckv__bell_hush() - before a look at what it rang for; it may go on after many rings, and comes to an end by itself */
