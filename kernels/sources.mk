@@ -27,6 +27,12 @@ CPU_AMX += -O2 -g1 -fno-var-tracking -fno-sanitize=undefined --param asan-instru
 else ifeq ($(BUILD),fuzz)
 CPU_AMX += -O2 -fno-sanitize=undefined -mllvm -asan-instrumentation-with-call-threshold=0
 endif
+# its templates are long: with a check in line for each load and store they take the compiler a minute
+ifeq ($(BUILD),asan)
+CPU_AMX += -O2 -g1 -fno-var-tracking -fno-sanitize=undefined --param asan-instrumentation-with-call-threshold=0
+else ifeq ($(BUILD),fuzz)
+CPU_AMX += -O2 -fno-sanitize=undefined -mllvm -asan-instrumentation-with-call-threshold=0
+endif
 FLAGS_kernels/cpu_window_amx := $(CPU_AMX)
 kernels_SOURCES += kernels/cpu_copy_avx.c
 FLAGS_kernels/cpu_copy_avx := -mavx
