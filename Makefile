@@ -92,6 +92,8 @@ $(foreach p,$(PROGRAMS) $(TESTS) $(TEST_PROGRAMS),$(eval $(call program,$(p))))
 # sources that include generated headers wait for them
 $(patsubst %.c,$(O)/%.o,$(PB_SOURCES)): $(O)/gen/proto/chunkkv.pb-c.h
 
+include tests/emu/sources.mk
+
 -include $(OBJECTS:.o=.d)
 
 .PHONY: help all check-programs demo check unit fuzz lint docs methods install install-units clean bench-peers-indices \
