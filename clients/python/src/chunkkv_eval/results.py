@@ -1,0 +1,141 @@
+"""Records of single answers, kept in a file as they come, and what they add up to.
+
+A record is one method's answer to one question. The file has one JSON object a line; a run that was cut off goes on
+where it stood, as what is there is not asked again. Differences between methods are paired: both answered the same
+questions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared: one task and length, one method, one budget.
+
+    Attributes:
+        task: its name.
+        context: tokens of the haystack.
+        question: "visible" to the compressor, or "hidden" from it.
+        method: its name.
+        keep: fraction of the rows to keep; None where rows are given.
+        rows: rows to keep; None where a fraction is given.
+    """
+
+    task: str
+    context: int
+    question: str
+    method: str
+    keep: float | None
+    rows: int | None
+
+    @property
+    def budget(self) -> str:
+        """The budget in words."""
+        return f"{self.rows} rows" if self.keep is None else f"{100 * self.keep:g} %"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answer.
+
+    Attributes:
+        cell: where it belongs.
+        run: model, element type, texts and seed: records of different runs are not mixed.
+        index: of the question.
+        length: rows before compression.
+        kept: rows kept, mean over layers and heads.
+        depth: of the answer in the context.
+        exact: is every token of the answer the most likely one?
+        token_accuracy: the part of them that are.
+        nll: mean negative log-likelihood of the answer's tokens, in nats.
+        jaccard: of the kept sets of adjacent layers; None without compression.
+        attention_error: of the rows after the prompt, relative; None where it was not measured.
+    """
+
+    cell: Cell
+    run: str
+    index: int
+    length: int
+    kept: float
+    depth: float
+    exact: bool
+    token_accuracy: float
+    nll: float
+    jaccard: float | None = None
+    attention_error: float | None = None
+
+
+class Store:
+    """The records of a file; new ones are appended and written at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        if path.exists():
+            lines = path.read_text().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]
+            if len(whole) < len(lines):  # the run was cut off within a line
+                path.write_text("".join(whole))
+            self.records = [_record(json.loads(line)) for line in whole]
+        self._there = {(r.cell, r.run, r.index) for r in self.records}
+
+    def has(self, cell: Cell, run: str, index: int) -> bool:
+        """Was this answered already?"""
+        return (cell, run, index) in self._there
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Append, and write."""
+        with self.path.open("a") as file:
+            file.write("".join(json.dumps(asdict(record)) + "\n" for record in records))
+        self.records += records
+        self._there |= {(r.cell, r.run, r.index) for r in records}
+
+
+def _record(plain: dict[str, Any]) -> Record:
+    return Record(**{**plain, "cell": Cell(**plain["cell"])})
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and its standard error (0 for one value)."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else 0.0
+
+
+def by_cell(records: Iterable[Record]) -> dict[Cell, list[Record]]:
+    """Records of each cell in the order of their questions; cells in the order in which they first come."""
+    found: dict[Cell, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.cell, []).append(record)
+    return {cell: sorted(own, key=lambda r: (r.run, r.index)) for cell, own in found.items()}
+
+
+def cells(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+    """What --json writes; fractions are 0 to 1."""
+    out = []
+    for cell, own in by_cell(records).items():
+        exact, error = mean_and_error([r.exact for r in own])
+        out.append({**asdict(cell), "n": len(own), "exact": exact, "exact_se": error,
+                    "token_accuracy": mean_and_error([r.token_accuracy for r in own])[0],
+                    "nll": mean_and_error([r.nll for r in own])[0]})
+    return {"cells": out}
+
+
+def paired(one: Sequence[Record], other: Sequence[Record], value: str) -> tuple[float, float, int]:
+    """Mean of one minus other over the questions that both answered, its standard error, and how many those are.
+
+    Raises:
+        ValueError: they have none in common.
+    """
+    theirs = {(r.run, r.index): float(getattr(r, value)) for r in other}
+    both = [float(getattr(r, value)) - theirs[r.run, r.index] for r in one if (r.run, r.index) in theirs]
+    if not both:
+        raise ValueError("no question was answered by both")
+    return (*mean_and_error(both), len(both))

@@ -1,0 +1,235 @@
+"""chunkkv-eval without torch: tasks, methods, records, counts, plots; and kept sets by the daemon."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from chunkkv_eval import cli, haystack, methods, plots, report, results, selector, tasks
+from chunkkv_eval.results import Cell, Record
+
+import chunkkv
+from daemon import Daemon
+
+TEXTS = haystack.read_texts()
+
+
+def encode(text: str) -> list[int]:
+    """A tokenizer of characters' codes in pieces of four: deterministic, and joins are as in the text."""
+    return [hash_of(text[i : i + 4]) for i in range(0, len(text), 4)]
+
+
+def hash_of(piece: str) -> int:
+    return int.from_bytes(piece.encode().ljust(16, b"\0")[:16], "little")
+
+
+def decode(tokens: list[int]) -> str:
+    return b"".join(token.to_bytes(16, "little").rstrip(b"\0") for token in tokens).decode()
+
+
+# ---- haystacks and tasks
+
+def test_texts_are_there() -> None:
+    assert len(TEXTS) == 3
+    assert all(len(text) > 300_000 and "\n" not in text for text in TEXTS)
+
+
+def test_texts_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One  two\nthree. " * 10)
+    assert haystack.read_texts(tmp_path) == [("One two three. " * 10).strip()]
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(ValueError, match=r"no \*\.txt"):
+        haystack.read_texts(tmp_path)
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_a_sample_depends_on_its_own_number_alone(task: str) -> None:
+    first = [tasks.make(task, TEXTS, 512, 5, i, encode) for i in range(4)]
+    assert tasks.make(task, TEXTS, 512, 5, 3, encode) == first[3]
+    assert tasks.make(task, TEXTS, 512, 6, 3, encode) != first[3]
+    assert len({tuple(s.context) for s in first}) == 4
+
+
+@pytest.mark.parametrize("task", tasks.NEEDLES)
+def test_the_answer_stands_once_in_the_context(task: str) -> None:
+    for index in range(20):
+        sample = tasks.make(task, TEXTS, 2048, 1, index, encode)
+        context, answer = decode(sample.context), decode(sample.answer)
+        assert context.count(answer.strip()) == 1
+        assert abs(context.index(answer.strip()) / len(context) - sample.depth) < 0.3
+        assert len(sample.context) <= 2048 + 40
+
+
+def test_numrev_has_its_answer_before_the_key() -> None:
+    context = decode(tasks.make("numrev", TEXTS, 512, 1, 0, encode).context)
+    answer = decode(tasks.make("numrev", TEXTS, 512, 1, 0, encode).answer).strip()
+    assert f"{answer} is the magic number of" in context
+
+
+def test_depths_go_through_all_bands() -> None:
+    depths = [tasks.make("number", TEXTS, 1024, 1, i, encode).depth for i in range(10)]
+    assert [min(9, int(10 * d)) for d in depths] == pytest.approx(range(10), abs=1)
+
+
+def test_plain_text_has_the_length_asked_for() -> None:
+    sample = tasks.make("perplexity", TEXTS, 512, 1, 0, encode, prefix=[7])
+    assert (len(sample.context), len(sample.question), len(sample.answer)) == (513, 1, tasks.CONTINUATION)
+    assert sample.context[0] == 7
+
+
+# ---- methods, against the daemon
+
+@pytest.fixture(scope="module")
+def loaded() -> selector.Selector:
+    daemon = Daemon()
+    rng = np.random.default_rng(0)
+    rows, shape = 300, selector.Shape((0, 1, 4, 5), 2, 4, 32, "f32")
+    with chunkkv.Client(daemon.prefix(), timeout=60) as client:
+        found = selector.Selector(client, shape, 320, 320)
+        keys, values, queries = ([rng.standard_normal((rows, heads, 32), np.float32) for _ in shape.layers]
+                                 for heads in (2, 2, 4))
+        found.load(keys, values, queries, lengths=[10] * 30)
+        yield found
+        found.close()
+    daemon.stop()
+
+
+@pytest.mark.parametrize("name", [name for name in methods.known() if name != "full"])
+@pytest.mark.parametrize("budget", [60, 75])
+def test_every_method_keeps_its_budget(loaded: selector.Selector, name: str, budget: int) -> None:
+    before = [plane.copy() for plane in loaded._planes]
+    kept = loaded.keep(name, budget)
+    assert [len(heads) for heads in kept] == [2] * 4
+    assert np.mean([len(rows) for heads in kept for rows in heads]) == budget
+    assert all(np.array_equal(rows, np.unique(rows)) and rows[-1] < 300 for heads in kept for rows in heads)
+    half = before[0].shape[1] // 2
+    for plane, was in zip(loaded._planes, before, strict=True):
+        assert np.array_equal(plane[:, :half], was[:, :half])
+
+
+def test_methods_differ_as_they_should(loaded: selector.Selector) -> None:
+    def sets(name: str) -> list[list[bytes]]:
+        return [[rows.tobytes() for rows in heads] for heads in loaded.keep(name, 60)]
+
+    assert len({rows for heads in sets("vote") for rows in heads}) == 1
+    assert all(heads[0] == heads[1] for heads in sets("chunkkv"))
+    assert all(heads[0] != heads[1] for heads in sets("snapkv"))
+    reused = sets("chunkkv-reuse2")
+    assert reused[0] == reused[1] == sets("chunkkv")[0]
+    mixed = sets("hybrid")
+    assert mixed[:2] == sets("chunkkv")[:2]
+    assert mixed[2:] == sets("snapkv")[2:]
+    assert len(loaded.keep("streamingllm", 60)[0][0]) == 60
+    assert list(loaded.keep("streamingllm", 60)[0][0][:5]) == [0, 1, 2, 3, 244]
+
+
+def test_a_method_that_is_none() -> None:
+    with pytest.raises(ValueError, match="is none of full"):
+        methods.request("nothing", (0, 1), 100, 10)
+
+
+def test_jaccard_of_neighbours() -> None:
+    a, b = np.arange(4), np.arange(2, 6)
+    assert selector.jaccard_of_neighbours([[a], [a]], 8) == 1.0
+    assert selector.jaccard_of_neighbours([[a], [b]], 8) == pytest.approx(2 / 6)
+    assert selector.jaccard_of_neighbours([[a]], 8) == 1.0
+
+
+# ---- records
+
+def record(method: str, index: int, exact: bool, *, keep: float | None = 0.1, context: int = 1024, depth: float = 0.5,
+           task: str = "number") -> Record:
+    return Record(Cell(task, context, "visible", method, keep, None), "run", index, 1000, 100.0, depth, exact,
+                  1.0 if exact else 0.5, 0.25, 0.6, 0.2)
+
+
+def test_mean_and_error() -> None:
+    assert results.mean_and_error([1, 0, 1, 0]) == (0.5, pytest.approx(math.sqrt(1 / 3 / 4)))
+    assert results.mean_and_error([0.25]) == (0.25, 0.0)
+
+
+def test_differences_are_paired() -> None:
+    one = [record("vote", i, True) for i in range(4)]
+    other = [record("snapkv", i, i < 2) for i in (3, 2, 1, 0, 9)]
+    mean, error, n = results.paired(one, other, "exact")
+    assert (mean, n) == (0.5, 4)
+    assert error == pytest.approx(math.sqrt(1 / 3 / 4))
+    with pytest.raises(ValueError, match="no question"):
+        results.paired(one[:1], other[-1:], "exact")
+
+
+def test_what_json_has() -> None:
+    found = results.cells([record("vote", 0, True), record("vote", 1, False), record("full", 0, True, keep=1.0)])
+    assert list(found) == ["cells"]
+    assert found["cells"][0] == {
+        "task": "number", "context": 1024, "question": "visible", "method": "vote", "keep": 0.1, "rows": None, "n": 2,
+        "exact": 0.5, "exact_se": 0.5, "token_accuracy": 0.75, "nll": 0.25}
+    assert [cell["method"] for cell in found["cells"]] == ["vote", "full"]
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    store = results.Store(path)
+    every = [record("vote", i, True) for i in range(3)]
+    store.add(every[:2])
+    with path.open("a") as file:
+        file.write('{"cell": {"task": "num')  # killed in the middle of a line
+    again = results.Store(path)
+    assert again.records == every[:2]
+    assert again.has(every[1].cell, "run", 1)
+    assert not again.has(every[2].cell, "run", 2)
+    assert not again.has(every[1].cell, "another run", 1)
+    again.add(every[2:])
+    assert results.Store(path).records == every
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_tables_and_plots() -> None:
+    names = ("full", "vote", "snapkv-max", "chunkkv", "snapkv")
+    records = [record(name, i, name != "snapkv" or i % 2 == 0, keep=1.0 if name == "full" else keep, context=context,
+                      depth=i / 10, task=task)
+               for task in ("number", "perplexity") for context in (512, 1024) for name in names
+               for keep in ((1.0,) if name == "full" else (0.1, 0.2)) for i in range(10)]
+    text = report.tables(records)
+    assert "| `snapkv` | 50 ±17 / 75.0 | 50 ±17 / 75.0 | 0.60, 0.60 |" in text
+    assert "| `chunkkv` - `snapkv` | +50.0 ±16.7, +25.0 ±8.3 |" in text
+    assert "+0.000 ±0.000 / 0.200" in text
+    found = plots.pictures(records)
+    assert {"curves-number-512", "heat-number-10pc", "jaccard-perplexity-512", "attention-error-perplexity-1024",
+            "loss-perplexity-512"} <= set(found)
+    for picture in found.values():
+        ElementTree.fromstring(picture)
+    # two lengths by ten depths for each of the four methods
+    assert found["heat-number-10pc"].count("<rect") == 4 * 2 * 10
+
+
+# ---- the command
+
+@pytest.mark.parametrize("arguments", [["--task", "nothing"], ["--method", "vote,nothing"], ["--keep", "1.5"],
+                                       ["--rows", "0"], ["--question", "half"], ["--n", "0"], ["--keep", ","]])
+def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    assert error.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_lists_are_read() -> None:
+    args = cli.parser().parse_args(["--method", "chunkkv,snapkv", "--keep", "0.1,0.2", "--rows", "64,128", "--n", "7"])
+    assert (args.method, args.keep, args.rows, args.n) == (("chunkkv", "snapkv"), (0.1, 0.2), (64, 128), 7)
+    assert args.task == ("number",)
+
+
+def test_a_mix_lies_between_the_votes_and_each_layers_own(loaded: selector.Selector) -> None:
+    voted, own = loaded.keep("vote", 60), loaded.keep("vote-each", 60)
+
+    def like(kept: selector.Kept, other: selector.Kept) -> float:
+        return float(np.mean([len(np.intersect1d(a[0], b[0])) for a, b in zip(kept, other, strict=True)]))
+
+    near, far = loaded.keep("vote-mix75", 60), loaded.keep("vote-mix25", 60)
+    assert like(near, voted) > like(far, voted)
+    assert like(far, own) > like(near, own)
