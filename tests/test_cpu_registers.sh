@@ -47,3 +47,22 @@ check() {
 check avx2 vfmadd231ps 1
 check avx512 vfmadd231ps 4
 check avx512bf16 vdpbf16ps 4
+
+# AMX: functions with tile products hold no vector on the stack, and each template has both its products for each tile of channels
+tiles=$(objdump -d --no-show-raw-insn "$build/kernels/cpu_window_amx.o" | awk '
+        /^[0-9a-f]+ </ { name = $2 }
+        name !~ /(units|rows)_tile_[2348]/ { next }
+        $2 == "tdpbf16ps" { products[name]++ }
+        /zmm.*\(%r[sb]p|\(%r[sb]p.*zmm/ { print "FAIL: a vector on the stack in " name ": " $0; bad = 1 }
+        END {
+                for (name in products) {
+                        match(name, /tile_[2348]/)
+                        # with and without weights beside them
+                        if (products[name] < 4 * substr(name, RSTART + 5, 1)) { print "FAIL: products are missing in " name; bad = 1 }
+                        count++
+                }
+                print count + 0
+                exit bad
+        }') || { echo "$tiles"; exit 1; }
+[ "$tiles" -ge 12 ] || { echo "FAIL: amx: $tiles functions with products instead of 12"; exit 1; }
+echo "amx: $tiles functions without a vector on the stack"
