@@ -315,8 +315,17 @@ $(O)/fake/libcuda.so.1: $(FAKE_CUDA_OBJECTS)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(CKV_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
-TESTS += test_fake_cuda
-test_fake_cuda_SOURCES := tests/test_fake_cuda.c
+TESTS += test_fake_cuda test_client_export
+test_client_export_SOURCES := tests/test_client_export.c tests/support_fake.c
+test_client_export_LIBS := kernels $(chunkkv_LIBS) base
+test_client_export_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
+test_fake_cuda_SOURCES := tests/test_fake_cuda.c tests/support_fake.c
 test_fake_cuda_LIBS := kernels base
 test_fake_cuda_LDLIBS := $(CHECK_LDLIBS)
-$(O)/test_fake_cuda: | $(O)/fake/libcuda.so.1
+$(O)/test_fake_cuda $(O)/test_client_export: | $(O)/fake/libcuda.so.1
+
+# the CUDA kernels in the emulator of tests/emu
+TESTS += test_emu_kernels
+test_emu_kernels_SOURCES := tests/test_emu_kernels.c tests/support_random.c tests/support_gap.c
+test_emu_kernels_LIBS := kernels base emu
+test_emu_kernels_LDLIBS := $(CHECK_LDLIBS) -lstdc++

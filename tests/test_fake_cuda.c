@@ -7,6 +7,7 @@
 #include "kernels/cuda_api.h"
 
 #include "base/macros.h"
+#include "tests/support_fake.h"
 
 #include <check.h>
 #include <errno.h>
@@ -24,19 +25,6 @@ struct add {
         uint32_t count, by;
 };
 
-/* The stand-in lies beside the test's program, in a folder of its own, so that nobody finds it by accident. */
-static const char *fake_path(void) {
-        static char path[4096];
-        ssize_t size = readlink("/proc/self/exe", path, sizeof(path) - 64);
-        char *name;
-
-        ck_assert_int_gt(size, 0);
-        path[size] = '\0';
-        name = strrchr(path, '/');
-        (void)strcpy(name, "/fake/libcuda.so.1");
-        return path;
-}
-
 struct device {
         struct ckv_cuda cuda;
         CUcontext context;
@@ -49,7 +37,7 @@ static void device_open(struct device *device) {
         CUmodule module;
 
         *device = (struct device){ 0 };
-        ck_assert_int_eq(ckv_cuda_load(fake_path(), 13000, &device->cuda, &fault), 0);
+        ck_assert_int_eq(ckv_cuda_load(support_fake_path(), 13000, &device->cuda, &fault), 0);
         ck_assert_int_eq(device->cuda.cuDevicePrimaryCtxRetain(&device->context, 0), 0);
         ck_assert_int_eq(device->cuda.cuCtxSetCurrent(device->context), 0);
         ck_assert_int_eq(device->cuda.cuStreamCreateWithPriority(&device->stream, CU_STREAM_NON_BLOCKING, 0), 0);
@@ -379,16 +367,16 @@ START_TEST(drivers_that_cannot_be_used) {
         expect_refusal("libcuda-that-is-not-there.so.1", 0, -ENOENT, "there is no NVIDIA driver");
         expect_refusal("libm.so.6", 0, -ENOENT, "has no cuInit");
         ck_assert_int_eq(setenv("FAKECUDA_VERSION", "12080", 1), 0);
-        expect_refusal(fake_path(), 13000, -EOPNOTSUPP, "CUDA 12.8 and the kernels here need one for CUDA 13.0");
-        ck_assert_int_eq(ckv_cuda_load(fake_path(), 12080, &cuda, &fault), 0);
+        expect_refusal(support_fake_path(), 13000, -EOPNOTSUPP, "CUDA 12.8 and the kernels here need one for CUDA 13.0");
+        ck_assert_int_eq(ckv_cuda_load(support_fake_path(), 12080, &cuda, &fault), 0);
         ck_assert_int_eq(cuda.driver_version, 12080);
         ckv_cuda_unload(&cuda);
         ck_assert_int_eq(setenv("FAKECUDA_VERSION", "11060", 1), 0);
-        expect_refusal(fake_path(), 0, -EOPNOTSUPP, "CUDA 11.6");
+        expect_refusal(support_fake_path(), 0, -EOPNOTSUPP, "CUDA 11.6");
         ck_assert_int_eq(setenv("FAKECUDA_FAIL", "cuInit:0:100", 1), 0);
-        expect_refusal(fake_path(), 0, -EIO, "no GPU is visible");
+        expect_refusal(support_fake_path(), 0, -EIO, "no GPU is visible");
         ck_assert_int_eq(setenv("FAKECUDA_FAIL", "cuInit:0:304", 1), 0);
-        expect_refusal(fake_path(), 0, -EIO, "a sandbox hides");
+        expect_refusal(support_fake_path(), 0, -EIO, "a sandbox hides");
         ckv_cuda_unload(&(struct ckv_cuda){ 0 });
 }
 END_TEST

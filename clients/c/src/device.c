@@ -110,22 +110,7 @@ static int fill_device(const struct driver *driver, struct chunkkv_device_memory
         return r == 0 ? 0 : fail(driver, r, "which GPU the memory is on", ret_error);
 }
 
-/* The memory's own context is current meanwhile, so any thread may export. */
-static int fill_handle(const struct driver *driver, struct chunkkv_device_memory *memory, uint64_t base,
-                       struct chunkkv_error *ret_error) {
-        void *context = NULL, *popped;
-        int r = driver->attribute(&context, ATTRIBUTE_CONTEXT, memory->address);
-
-        if (r == 0)
-                r = driver->push(context);
-        if (r != 0)
-                return fail(driver, r, "context of the memory", ret_error);
-        r = driver->handle(memory->handle, base);
-        (void)driver->pop(&popped);
-        return r == 0 ? 0 : fail(driver, r, "cuIpcGetMemHandle", ret_error);
-}
-
-static int fill_legacy(const struct driver *driver, struct chunkkv_device_memory *memory, struct chunkkv_error *ret_error) {
+static int fill_handle(const struct driver *driver, struct chunkkv_device_memory *memory, struct chunkkv_error *ret_error) {
         uint64_t base = 0;
         size_t total = 0;
         int r = driver->range(&base, &total, memory->address);
@@ -137,7 +122,22 @@ static int fill_legacy(const struct driver *driver, struct chunkkv_device_memory
         if (memory->offset > total || memory->size > total - memory->offset)
                 return ckv__fault(ret_error, -EINVAL, "size", "%" PRIu64 " bytes from byte %" PRIu64 " of an allocation of %zu",
                                   memory->size, memory->offset, total);
-        return fill_handle(driver, memory, base, ret_error);
+        r = driver->handle(memory->handle, base);
+        return r == 0 ? 0 : fail(driver, r, "cuIpcGetMemHandle", ret_error);
+}
+
+/* The memory's own context is current meanwhile, so any thread may export. */
+static int fill_legacy(const struct driver *driver, struct chunkkv_device_memory *memory, struct chunkkv_error *ret_error) {
+        void *context = NULL, *popped;
+        int r = driver->attribute(&context, ATTRIBUTE_CONTEXT, memory->address);
+
+        if (r == 0)
+                r = driver->push(context);
+        if (r != 0)
+                return fail(driver, r, "context of the memory", ret_error);
+        r = fill_handle(driver, memory, ret_error);
+        (void)driver->pop(&popped);
+        return r;
 }
 
 /* One more allocation, mapped at @at. Return: 0, -errno. */

@@ -144,9 +144,9 @@ def export(memory: Any, size: int | None = None) -> DeviceMemory:
                              "cudaMalloc (llama.cpp: without GGML_CUDA_ENABLE_UNIFIED_MEMORY)")
     buffer_id = driver.attribute(address, cu.BUFFER_ID, ctypes.c_uint64)
     if driver.flag(address, cu.IS_LEGACY_IPC_CAPABLE):
-        base, total = driver.range(address)
+        handle, base, total = driver.handle(address)
         _check_extent(address, size, base, total)
-        return DeviceMemory(address, size, driver.uuid(address), driver.handle(base), total, address - base, buffer_id)
+        return DeviceMemory(address, size, driver.uuid(address), handle, total, address - base, buffer_id)
     return _export_pieces(driver, address, size, buffer_id)
 
 

@@ -77,12 +77,13 @@ class Driver:
         self.call("cuDeviceGetUuid_v2", ctypes.byref(name), device)
         return bytes(name)
 
-    def handle(self, base: int) -> bytes:
-        """The IPC handle of an allocation."""
+    def handle(self, address: int) -> tuple[bytes, int, int]:
+        """The IPC handle of the allocation that an address lies in, its base and its bytes."""
         handle = (ctypes.c_ubyte * HANDLE_BYTES)()
-        with self._context_of(base):
+        with self._context_of(address):
+            base, size = self.range(address)
             self.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(base))
-        return bytes(handle)
+        return bytes(handle), base, size
 
     def descriptor(self, address: int) -> int:
         """A new descriptor of the VMM allocation that is mapped at an address; the caller closes it."""
