@@ -255,7 +255,7 @@ END_TEST
 
 START_TEST(paths_of_this_machine) {
         size_t count;
-        const struct ckv_cpu_path *paths = ckv__cpu_paths(&count), *before[4];
+        const struct ckv_cpu_path *paths = ckv__cpu_paths(&count), *before[4] = { NULL };
         struct ckv_cpu_choice *choice;
         char text[300], cut[12];
 
