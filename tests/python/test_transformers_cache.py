@@ -1,0 +1,258 @@
+"""Caches of Transformers in shared memory: growth, batches, prompts in pieces, compressing again, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tiny_models import generated, masked_run, prompt, tiny  # noqa: E402
+
+import chunkkv  # noqa: E402
+from chunkkv.transformers import ChunkKVCache  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny("Llama", "sdpa")
+
+
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    return tiny("Llama")
+
+
+@pytest.fixture
+def endpoint(daemon: Any) -> Iterator[str]:
+    """Of a daemon at which nothing of ours is left registered afterwards."""
+    before = daemon.usage().memfd_mappings
+    yield daemon.prefix()
+    with chunkkv.Client(daemon.prefix()) as client:  # the next session begins when the last one is cleared away
+        client.ping()
+    assert daemon.usage().memfd_mappings == before
+
+
+def test_a_whole_budget_changes_nothing(endpoint: str, model: Any) -> None:
+    """All rows kept: bit for bit what the model does alone."""
+    ids = prompt(90)
+    alone = generated(model, ids, 8)
+    with chunkkv.compress(model, keep_ratio=1, endpoint=endpoint) as kv:
+        ours = generated(model, ids, 8)
+    assert torch.equal(alone[0], ours[0])
+    assert torch.equal(alone[1], ours[1])
+    assert kv.last is not None
+    assert set(kv.last.rows_after.values()) == {90}
+    assert torch.equal(generated(model, ids, 8)[1], alone[1])  # and nothing stays behind
+
+
+@pytest.mark.parametrize("method", ["vote", "chunkkv", "snapkv-each", "streamingllm"])
+def test_batches_without_padding(endpoint: str, model: Any, plain: Any, method: str) -> None:
+    ids = prompt(80, batch=3)
+    with chunkkv.compress(model, method=method, max_tokens=45, endpoint=endpoint) as kv:
+        chosen, logits = generated(model, ids, 6)
+    [report] = kv.reports
+    assert report.sequences == 3
+    if method != "streamingllm":
+        assert report.kept(1, 0).tolist() != report.kept(1, 2).tolist()
+    expected, full = masked_run(plain, ids, 6, kv.reports)
+    assert torch.equal(chosen, expected)
+    torch.testing.assert_close(logits, full, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [16, 33])
+@pytest.mark.parametrize("asked", [{"keep_ratio": 0.4}, {"method": "h2o", "heavy": 0.2, "recent": 0.2}], ids=str)
+def test_prompts_in_pieces_are_compressed_as_a_whole(endpoint: str, model: Any, plain: Any, chunk: int,
+                                                     asked: dict[str, Any]) -> None:
+    """Query rows come from several forwards; the last holds fewer than vote."""
+    ids = prompt(16 * 17 + 5, seed=7)
+    if transformers.__version__.startswith("4."):
+        with chunkkv.compress(model, endpoint=endpoint, **asked), \
+                pytest.raises(chunkkv.Unsupported, match="past all hooks"):
+            generated(model, ids, 6, prefill_chunk_size=chunk)
+        return
+    with chunkkv.compress(model, endpoint=endpoint, **asked) as kv:
+        chosen, _ = generated(model, ids, 6, prefill_chunk_size=chunk)
+        generated(model, ids, 6)
+    pieces, at_once = kv.reports
+    assert pieces.tokens == at_once.tokens == ids.shape[1]
+    assert all(pieces.kept(layer).tolist() == at_once.kept(layer).tolist() for layer in range(4))
+    assert torch.equal(chosen, masked_run(plain, ids, 6, kv.reports[:1])[0])
+
+
+@pytest.mark.parametrize("asked", [{"method": "vote", "max_tokens": 40, "every": 8},
+                                   {"method": "chunkkv", "window": 8, "keep_ratio": 0.4, "every": 10},
+                                   {"method": "keydiff", "keep_ratio": 0.5, "every": 3}], ids=str)
+def test_compressing_again_while_tokens_come(endpoint: str, model: Any, plain: Any, asked: dict[str, Any]) -> None:
+    ids = prompt(90, seed=8)
+    with chunkkv.compress(model, endpoint=endpoint, **asked) as kv:
+        chosen, logits = generated(model, ids, 30)
+    every = asked["every"]
+    assert [report.tokens for report in kv.reports] == list(range(90, 120, every))[: len(kv.reports)]
+    assert len(kv.reports) >= 3
+    for report in kv.reports:
+        budget = asked.get("max_tokens") or int(report.tokens * asked["keep_ratio"])
+        assert set(report.rows_after.values()) == {budget}
+        assert all(report.kept(layer)[-1] == report.tokens - 1 for layer in range(4) if asked["method"] != "keydiff")
+    expected, full = masked_run(plain, ids, 30, kv.reports)
+    assert torch.equal(chosen, expected)
+    torch.testing.assert_close(logits, full, rtol=1e-4, atol=1e-4)
+
+
+def test_memory_grows_and_is_given_back(endpoint: str, model: Any, plain: Any) -> None:
+    cache = ChunkKVCache(model.config)
+    ids = prompt(60, seed=9)
+    with torch.no_grad(), chunkkv.compress(model, max_tokens=32, window=8, endpoint=endpoint) as kv:
+        for _ in range(20):  # 1200 rows, which no first allocation holds
+            model(ids, past_key_values=cache)
+        arena = cache.store.arena
+        assert arena.capacity >= 1200
+        report = kv.compress(cache)
+        step = model(ids[:, :1], past_key_values=cache)
+    assert step.logits.isfinite().all()
+    assert report.bytes_before == arena.memory.size
+    assert cache.store.arena.memory.size == report.bytes_after < report.bytes_before // 2
+    assert {layer.length for layer in cache.store.layers} == {33}
+    assert cache.get_seq_length() == 1201
+    assert "1200 rows -> 32 (2.7%)" in str(report)
+
+
+def test_short_prompts_stay_whole(endpoint: str, model: Any) -> None:
+    ids = prompt(6)
+    alone = generated(model, ids, 5)
+    with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint) as kv:
+        assert torch.equal(generated(model, ids, 5)[1], alone[1])
+    assert kv.last is not None
+    assert set(kv.last.rows_after.values()) == {6}
+
+
+def test_a_cache_is_made_where_none_is_given_and_can_be_reset(endpoint: str, model: Any) -> None:
+    ids = prompt(70)
+    with torch.no_grad(), chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint) as kv:
+        out = model(ids)
+        cache = out["past_key_values"] if "past_key_values" in out else out["cache"]
+        first = kv.compress(cache)
+        cache.reset()
+        assert cache.get_seq_length() == 0
+        model(ids, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+        assert model(ids, use_cache=False).logits.shape[1] == 70
+    assert [report.tokens for report in kv.reports] == [70, 70]
+    assert first.kept(2).tolist() == kv.reports[1].kept(2).tolist()
+
+
+def test_blocks_of_two_models_may_overlap(endpoint: str, model: Any, plain: Any) -> None:
+    ids = prompt(64)
+    one = chunkkv.compress(model, keep_ratio=0.5, window=8, endpoint=endpoint)
+    two = chunkkv.compress(plain, keep_ratio=0.25, window=8, endpoint=endpoint)
+    one.__enter__()
+    two.__enter__()
+    generated(model, ids, 2)
+    one.__exit__(None, None, None)
+    generated(plain, ids, 2)
+    two.__exit__(None, None, None)
+    assert one.last is not None
+    assert two.last is not None
+    assert (one.last.rows_after[0], two.last.rows_after[0]) == (32, 16)
+
+
+def test_a_restarted_daemon_is_found_again(new_daemon: Any, model: Any) -> None:
+    daemon = new_daemon()
+    ids = prompt(64)
+    with chunkkv.compress(model, keep_ratio=0.5, method="vote", every=8, endpoint=daemon.prefix()) as kv:
+        generated(model, ids, 3)
+        daemon.restart()
+        generated(model, ids, 12)
+    assert len(kv.reports) == 3
+
+
+# ---- refused, with a reason
+
+
+@pytest.mark.parametrize(("others", "words"), [
+    ({"num_beams": 2}, "beam search"),
+    ({"cache_implementation": "static"}, "StaticCache"),
+    ({"prompt_lookup_num_tokens": 3, "eos_token_id": 96}, "(?i)crop|assisted"),
+])
+def test_ways_of_generating_that_are_refused(endpoint: str, model: Any, others: dict[str, Any], words: str) -> None:
+    ids = prompt(64)
+    with pytest.raises((chunkkv.Unsupported, ValueError), match=words), \
+            chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint):
+        generated(model, ids.repeat(1, 2), 20, **others)
+    assert generated(model, ids, 2)[0].shape == (1, 2)  # the model is as it was
+
+
+def test_padding_is_refused(endpoint: str, model: Any) -> None:
+    ids = prompt(64, batch=2)
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0
+    with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint), \
+            pytest.raises(chunkkv.Unsupported, match="padding"):
+        model.generate(ids, attention_mask=mask, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ({}, "keep_ratio and max_tokens"),
+    ({"keep_ratio": 0.5, "method": "nonsense"}, "'nonsense' is none of"),
+    ({"keep_ratio": 0.5, "method": "page"}, "page"),
+    ({"keep_ratio": 1.5}, "keep_ratio"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"method": "h2o", "keep_ratio": 0.5}, "its own budget"),
+    ({"keep_ratio": 0.5, "every": 0}, "every"),
+    ({"keep_ratio": 0.5, "every": 31}, "at least 32"),
+    ({"keep_ratio": 0.5, "every": 64, "method": "snapkv-each"}, "heads keep different rows"),
+    ({"keep_ratio": 0.5, "every": 64, "method": "pyramidkv"}, "different numbers"),
+    ({"method": "h2o", "every": 64}, "queries of all rows"),
+    ({"keep_ratio": 0.5, "on_error": "ignore"}, "on_error"),
+])
+def test_arguments_that_are_refused(model: Any, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(chunkkv.ChunkkvError, match=words):
+        chunkkv.compress(model, **asked)
+
+
+def test_caches_that_are_refused(endpoint: str, model: Any) -> None:
+    filled = transformers.DynamicCache(config=model.config)
+    ids = prompt(40)
+    with torch.no_grad():
+        model(ids, past_key_values=filled)
+        with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint) as kv:
+            with pytest.raises(chunkkv.Unsupported, match="holds rows already"):
+                model(ids, past_key_values=filled)
+            with pytest.raises(chunkkv.Unsupported, match="not filled inside"):
+                kv.compress(filled)
+    sliding = tiny("Mistral", sliding_window=16)
+    with chunkkv.compress(sliding, keep_ratio=0.5, endpoint=endpoint), \
+            pytest.raises(chunkkv.Unsupported, match="nothing to compress"):
+        generated(sliding, ids, 2)
+    with chunkkv.compress(model, keep_ratio=0.5, method="chunkkv-kvpress", endpoint=endpoint), \
+            pytest.raises(chunkkv.Unsupported, match="equally many rows"):
+        generated(model, prompt(90, batch=2), 2)
+    doubles = tiny("Llama").double()
+    with chunkkv.compress(doubles, keep_ratio=0.5, endpoint=endpoint), \
+            pytest.raises(chunkkv.Unsupported, match="float64"):
+        generated(doubles, ids, 2)
+    with pytest.raises(chunkkv.Unsupported, match="takes no cache"):
+        chunkkv.compress(torch.nn.Linear(2, 2), keep_ratio=0.5)
+
+
+def test_errors_of_the_daemon_leave_the_rows(endpoint: str, model: Any) -> None:
+    """Raised, or passed over where asked for; the text is then that of the full cache."""
+    ids = prompt(64)
+    asked: dict[str, Any] = {"max_tokens": 8, "tight": "refuse", "endpoint": endpoint}
+    with chunkkv.compress(model, **asked), pytest.raises(chunkkv.CannotCompress):
+        generated(model, ids, 3)
+    alone = generated(model, ids, 5)
+    with chunkkv.compress(model, on_error="continue", **asked) as kv:
+        assert torch.equal(generated(model, ids, 5)[1], alone[1])
+    assert not kv.reports
+    assert [type(error) for error in kv.failures] == [chunkkv.CannotCompress]
+
+
+def test_without_a_daemon_the_message_says_what_to_do(model: Any, tmp_path: Any) -> None:
+    with pytest.raises(chunkkv.DaemonUnavailable, match="start one with `chunkkvd"), \
+            chunkkv.compress(model, keep_ratio=0.5, endpoint=str(tmp_path / "none")):
+        pass
+    assert generated(model, prompt(20), 2)[0].shape == (1, 2)
