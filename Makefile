@@ -103,6 +103,7 @@ help:
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make check     every test: installs what is missing"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
+	@echo "make check-transformers      models of Transformers, tiny ones and SmolLM2; installs torch and a model of 93 MB"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
 	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
@@ -182,6 +183,13 @@ bench-accuracy-small:
 	@tools/setup run
 	@$(MAKE) $(JOBS) all
 	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/accuracy_small.py
+
+.PHONY: check-transformers
+check-transformers:
+	@tools/setup eval
+	@$(MAKE) $(JOBS) all
+	@CHUNKKV_BUILD=$(abspath $(O)) OMP_NUM_THREADS=1 build/eval-venv/bin/python -W ignore -m pytest -q -p no:cacheprovider \
+                tests/python/test_transformers.py tests/python/test_transformers_cache.py tests/python/test_transformers_smollm2.py
 
 PROBLEMS ?= 1000
 bench-random-problems:

@@ -256,3 +256,14 @@ def test_without_a_daemon_the_message_says_what_to_do(model: Any, tmp_path: Any)
             chunkkv.compress(model, keep_ratio=0.5, endpoint=str(tmp_path / "none")):
         pass
     assert generated(model, prompt(20), 2)[0].shape == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_types_of_16_bits(endpoint: str, name: str) -> None:
+    model = tiny("Llama", "sdpa").to(getattr(torch, name))
+    with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint) as kv:
+        _, logits = generated(model, prompt(80), 3)
+    assert logits.dtype in (torch.float32, getattr(torch, name))
+    assert kv.last is not None
+    assert set(kv.last.rows_after.values()) == {40}
+    assert kv.last.bytes_before <= 4 * 2 * 2 * 384 * 16 * 2
