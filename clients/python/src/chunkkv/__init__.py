@@ -59,7 +59,7 @@ from .timeline import TimelineWord
 from .wire import Access, CacheState, Code, DType, KeptAll, Mode, Phase, PlaneKind, Radius, Slot
 
 if TYPE_CHECKING:
-    from .transformers import compress
+    from .transformers import compress as compress
 
 __version__ = "0.1.0"
 
@@ -123,7 +123,6 @@ __all__ = [
     "Timing",
     "Unsupported",
     "as_torch",
-    "compress",
     "cuda",
     "element_type",
     "engine_layout",
