@@ -18,7 +18,7 @@ uint32_t paths_list(const struct ckv_cpu_path *ret_paths[PATHS_AT_MOST]) {
 }
 
 const struct ckv_cpu_path *paths_widest(void) {
-        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST] = { NULL };
 
         return paths[paths_list(paths) - 1];
 }
