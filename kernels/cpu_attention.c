@@ -111,7 +111,9 @@ static void begin_panel(struct ckv_cpu_score *score, uint32_t first, bool contra
         state->again = again;
         state->query_count = state->per_group * (state->raw ? 1 : state->rows);
         state->query_padded = ckv__cpu_pieces(state->query_count, CKV_CPU_BLOCK) * CKV_CPU_BLOCK;
-        state->stride = state->window ? ckv__cpu_pieces(state->query_count, CKV_CPU_WINDOW_LANES) * CKV_CPU_WINDOW_LANES : state->query_count;
+        state->stride = state->query_count;
+        if (state->window)
+                state->stride = ckv__cpu_pieces(state->query_count, CKV_CPU_WINDOW_LANES) * CKV_CPU_WINDOW_LANES;
         for (uint32_t t = 0; t < state->rows && !state->raw; t++)
                 ckv_ref_visible(score->job, score->group, score->job->queries.rows - 1 - first - t, &state->low[t],
                                 &state->high[t]);
@@ -135,7 +137,7 @@ static void next_band(struct ckv_cpu_score *score) {
         if (state->head_first + state->heads < score->group->kv_heads)
                 begin_band(score, state->head_first + state->heads);
         else
-                score->phase = state->scheme == CKV_CPU_UNITS_ONCE && score->phase == CKV_CPU_REDUCE ? CKV_CPU_FORM : CKV_CPU_PHASE_DONE;
+                score->phase = score->phase == CKV_CPU_REDUCE ? CKV_CPU_FORM : CKV_CPU_PHASE_DONE;
 }
 
 /* Segments, for whichever kernel works on the layer (R30: by shape alone) */
@@ -153,16 +155,18 @@ static void cut(struct ckv_cpu_score *score, enum ckv_cpu_scheme scheme) {
         state->bundle = (uint32_t)CKV_MAX(WINDOW_WORK / (times * least_work), 1);
 }
 
-/* Scheme B's map and memory, made for the first layer that wants it. Return: are they there? */
-static bool have_parts(struct ckv_cpu_score *score) {
+/* Scheme B's map and memory, made for the first layer that wants it; NULL if too large. Return: 0 or -ENOMEM. */
+static int make_parts(struct ckv_cpu_score *score) {
         struct ckv_cpu_attention *state = score->state;
         size_t stride = ckv__cpu_pieces(state->queries_most, CKV_CPU_WINDOW_LANES) * (size_t)CKV_CPU_WINDOW_LANES;
+        int r;
 
-        if (!state->parts && !state->no_parts)
-                state->parts = ckv__cpu_parts_new(score->group, score->units, ckv_ref_pool_domain(score->group), state->seen,
-                                                  state->segment_rows, stride, state->band, BAND_BYTES);
-        state->no_parts = !state->parts;
-        return state->parts != NULL;
+        if (state->parts || state->no_parts)
+                return 0;
+        r = ckv__cpu_parts_new(score->group, score->units, ckv_ref_pool_domain(score->group), state->seen, state->segment_rows,
+                               stride, state->band, BAND_BYTES, &state->parts);
+        state->no_parts = r == 0 && !state->parts;
+        return r;
 }
 
 /* A reference was too far from the logits, or they are no numbers: all of the layer again, the sure way. */
@@ -239,7 +243,12 @@ static void attention_begin(struct ckv_cpu_score *score) {
         if (scheme != CKV_CPU_GENERAL && window->pack_bytes(state->queries_most, score->group->head_dim_k) > state->pack_bytes)
                 scheme = CKV_CPU_GENERAL;
         cut(score, scheme);
-        if (scheme == CKV_CPU_UNITS_ONCE && !have_parts(score))
+        if (scheme == CKV_CPU_UNITS_ONCE && make_parts(score) < 0) {
+                score->no_memory = true;
+                score->phase = CKV_CPU_PHASE_DONE;
+                return;
+        }
+        if (scheme == CKV_CPU_UNITS_ONCE && !state->parts)
                 cut(score, CKV_CPU_TWICE);
         begin_band(score, 0);
 }

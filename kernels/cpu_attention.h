@@ -47,7 +47,7 @@ struct ckv_cpu_attention {
 
         uint32_t head_first, heads;             /* the band */
 
-        float *queries;                         /* [band][query_padded / 6][d][6], or [band][query_count][d] before they are packed */
+        float *queries;                         /* [band][query_padded / 6][d][6]; window: [band][query_count][d], to be packed */
         uint8_t *packs;                         /* [band][pack_bytes] packed queries of a window kernel */
         size_t pack_bytes;                      /* at most */
         float *segment_max, *segment_sum;       /* [band][segments][stride]; with LSE: excess over it, and sum of weights */
@@ -60,7 +60,7 @@ struct ckv_cpu_attention {
         float *rows_of_reference;               /* [band][G][CKV_CPU_REFERENCE_ROWS] weights that nobody wants */
         bool *far;                              /* [band] a sum of weights says that its reference was no good */
         struct ckv_cpu_parts *parts;            /* scheme B; NULL: not yet wanted, or no memory for it */
-        bool no_parts;                          /* it was tried */
+        bool no_parts;                          /* they would be too large */
 };
 
 extern const ckv_cpu_work ckv__cpu_attention_work[_CKV_CPU_ATTENTION_N];

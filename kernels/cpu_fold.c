@@ -49,6 +49,11 @@ void ckv__cpu_fold_weights(const struct ckv_cpu_fold *fold, uint32_t item, uint3
         bool plain = policy->scorer != CKV_SCORER_WINDOW, sum = !plain && policy->window_reduce != CKV_ROWS_MAX;
         double mean = sum && policy->norm == CKV_NORM_MEAN ? (double)fold->votes : 1;
 
+        if (!older && !(sum && fold->seen) && mean == 1 && (plain || policy->mute == 0)) {
+                for (uint32_t j = from; j < to; j++)
+                        ret_weights[j - from] = (double)a[j];
+                return;
+        }
         for (uint32_t j = from; j < to; j++) {
                 /* a row that nobody sees has weight 0: divided by 1 it stays so */
                 double divisor = sum && fold->seen ? (double)CKV_MAX(fold->seen[j], 1) : mean, weight = (double)a[j] / divisor;
@@ -66,28 +71,31 @@ static void pool_head(const struct ckv_cpu_fold *fold, const struct stretch *str
         const struct ckv_policy *policy = &fold->group->policy;
         bool pool = policy->pool == CKV_POOL_AVG || policy->pool == CKV_POOL_MAX;
         uint32_t rows = fold->group->selection.rows, half = pool ? (policy->pool_size - 1) / 2 : 0;
-        uint32_t domain = pool ? ckv_ref_pool_domain(fold->group) : 0;
+        uint32_t domain = pool ? ckv_ref_pool_domain(fold->group) : 0, end;
         double near[SPAN];
 
         if (fold->s)
                 memcpy(near, fold->s + (size_t)item * rows + stretch->near, (stretch->far - stretch->near) * sizeof(*near));
         else
                 ckv__cpu_fold_weights(fold, item, stretch->near, stretch->far, near);
-        for (uint32_t j = stretch->from; j < stretch->to; j++) {
-                uint32_t low = j > half ? j - half : 0, high = j;
-                double sum = 0, most = near[low - stretch->near];
+        end = CKV_MAX(CKV_MIN(stretch->to, domain), stretch->from);
+        for (uint32_t j = stretch->from; j < end; j++)
+                out[j - stretch->from] = policy->pool == CKV_POOL_AVG ? 0 : near[(j > half ? j - half : 0) - stretch->near];
+        /* each row takes in its neighbours in ascending order, all rows one of them at a time */
+        for (uint32_t i = 0; i <= 2 * half && end > stretch->from; i++) {
+                uint32_t first = CKV_MAX(stretch->from, i < half ? half - i : 0);
+                uint32_t last = CKV_MIN(end, domain + half - CKV_MIN(i, domain + half));
 
-                if (j >= domain) {
-                        out[j - stretch->from] = near[j - stretch->near];
-                        continue;
-                }
-                high = CKV_MIN(half, domain - 1 - j) + j;
-                for (uint32_t i = low; i <= high; i++) {
-                        sum += near[i - stretch->near];
-                        most = greater(most, near[i - stretch->near]);
-                }
-                out[j - stretch->from] = policy->pool == CKV_POOL_AVG ? sum / (double)policy->pool_size : most;
+                if (policy->pool == CKV_POOL_AVG)
+                        for (uint32_t j = first; j < last; j++)
+                                out[j - stretch->from] += near[j + i - half - stretch->near];
+                else
+                        for (uint32_t j = first; j < last; j++)
+                                out[j - stretch->from] = greater(out[j - stretch->from], near[j + i - half - stretch->near]);
         }
+        for (uint32_t j = stretch->from; j < end && policy->pool == CKV_POOL_AVG; j++)
+                out[j - stretch->from] = out[j - stretch->from] / (double)policy->pool_size;
+        memcpy(out + end - stretch->from, near + end - stretch->near, (stretch->to - end) * sizeof(*out));
 }
 
 /* S[g][j] of one KV head, without the norm of V: out[to - from] */

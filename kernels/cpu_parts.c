@@ -16,6 +16,7 @@
 #include "kernels/cpu_scorer.h"
 #include "kernels/reference.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,12 +118,15 @@ static bool build(struct builder *b) {
         return true;
 }
 
+/* Return: of the sums of one KV head. */
+static uint64_t sums_bytes(const struct ckv_cpu_parts *parts) {
+        return ((uint64_t)parts->columns + 1) * parts->stride * sizeof(float);
+}
+
 static bool allocate_sums(struct ckv_cpu_parts *parts, const struct ckv_job_group *group, const struct ckv_units *units,
                           uint32_t band, uint64_t bytes) {
-        uint64_t per_head = ((uint64_t)parts->columns + 1) * parts->stride * sizeof(float);
+        uint64_t per_head = sums_bytes(parts);
 
-        if (per_head > bytes)
-                return false;
         parts->band = (uint32_t)CKV_MIN(bytes / per_head, band);
         parts->sums = aligned_alloc(CKV_CPU_ALIGN, (size_t)parts->band * per_head);
         parts->heads = malloc(((size_t)group->kv_heads * parts->columns + 1) * sizeof(*parts->heads));
@@ -130,8 +134,8 @@ static bool allocate_sums(struct ckv_cpu_parts *parts, const struct ckv_job_grou
         return parts->sums && parts->heads && parts->scores;
 }
 
-struct ckv_cpu_parts *ckv__cpu_parts_new(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t domain,
-                                         const uint32_t *seen, uint32_t segment_rows, size_t stride, uint32_t band, uint64_t bytes) {
+int ckv__cpu_parts_new(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t domain, const uint32_t *seen,
+                       uint32_t segment_rows, size_t stride, uint32_t band, uint64_t bytes, struct ckv_cpu_parts **ret_parts) {
         struct ckv_cpu_parts *parts = calloc(1, sizeof(*parts));
         bool pool = group->policy.pool == CKV_POOL_AVG;
         struct builder builder = {
@@ -139,10 +143,11 @@ struct ckv_cpu_parts *ckv__cpu_parts_new(const struct ckv_job_group *group, cons
                 .half = pool ? (group->policy.pool_size - 1) / 2 : 0, .pool_size = pool ? group->policy.pool_size : 1,
                 .room = group->selection.rows + group->selection.rows / 4 + 64,
         };
+        bool made;
         size_t segments;
 
         if (!parts)
-                return NULL;
+                return -ENOMEM;
         parts->segment_rows = segment_rows;
         parts->stride = stride;
         segments = parts->segments = ckv__cpu_pieces(group->selection.rows, segment_rows);
@@ -151,10 +156,17 @@ struct ckv_cpu_parts *ckv__cpu_parts_new(const struct ckv_job_group *group, cons
         parts->first_entry = malloc((segments + 1) * sizeof(*parts->first_entry));
         parts->first = malloc((group->selection.rows + segments + 1) * sizeof(*parts->first));
         parts->entries = malloc(builder.room * sizeof(*parts->entries));
-        if (parts->first_column && parts->first_unit && parts->first_entry && parts->first && parts->entries && build(&builder) &&
-            allocate_sums(parts, group, units, band, bytes))
-                return parts;
-        return ckv__cpu_parts_free(parts);
+        made = parts->first_column && parts->first_unit && parts->first_entry && parts->first && parts->entries && build(&builder);
+        if (made && sums_bytes(parts) > bytes) {
+                *ret_parts = ckv__cpu_parts_free(parts);
+                return 0;
+        }
+        if (!made || !allocate_sums(parts, group, units, band, bytes)) {
+                (void)ckv__cpu_parts_free(parts);
+                return -ENOMEM;
+        }
+        *ret_parts = parts;
+        return 0;
 }
 
 struct ckv_cpu_parts *ckv__cpu_parts_free(struct ckv_cpu_parts *parts) {
@@ -174,7 +186,8 @@ struct ckv_cpu_parts *ckv__cpu_parts_free(struct ckv_cpu_parts *parts) {
 
 struct ckv_cpu_window_map ckv__cpu_parts_map(const struct ckv_cpu_parts *parts, uint32_t segment) {
         return (struct ckv_cpu_window_map){
-                .first = parts->first + (size_t)segment * (parts->segment_rows + 1), .parts = parts->entries + parts->first_entry[segment],
+                .first = parts->first + (size_t)segment * (parts->segment_rows + 1),
+                .parts = parts->entries + parts->first_entry[segment],
                 .columns = parts->first_column[segment + 1] - parts->first_column[segment],
         };
 }
@@ -209,7 +222,8 @@ void ckv__cpu_parts_form(struct ckv_cpu_parts *parts, const struct ckv_job_group
                          uint32_t votes) {
         const struct ckv_policy *policy = &group->policy;
         uint32_t per_group = group->q_heads / group->kv_heads, heads = ckv_score_heads(group), n = units->count;
-        double divisor = (policy->norm == CKV_NORM_MEAN ? (double)votes : 1) * (policy->group_heads == CKV_GROUP_MEAN ? (double)per_group : 1);
+        double mean = policy->norm == CKV_NORM_MEAN ? (double)votes : 1;
+        double divisor = mean * (policy->group_heads == CKV_GROUP_MEAN ? (double)per_group : 1);
         /* the memory of the sums is done with */
         double *sums = (double *)(void *)parts->sums;
 

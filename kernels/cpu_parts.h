@@ -13,7 +13,7 @@ struct ckv_cpu_parts {
         uint32_t segment_rows, segments, columns;
         uint32_t *first_column;                 /* [segments + 1] */
         uint32_t *first_unit;                   /* [segments] of its first column; the others follow */
-        uint32_t *first;                        /* [L + segments] as of ckv_cpu_window_map, those of segment s from s * (rows + 1) on */
+        uint32_t *first;                        /* [L + segments] as of ckv_cpu_window_map; of segment s from s * (rows + 1) on */
         struct ckv_cpu_window_part *entries;
         uint32_t *first_entry;                  /* [segments] */
 
@@ -34,10 +34,12 @@ struct ckv_cpu_parts {
  * @band:         KV heads at most
  * @bytes:        that the sums may take
  *
- * Return: owned by the caller, or NULL: out of memory, or the sums of one KV head are larger than that.
+ * @ret_parts:    owned by the caller; NULL if the sums of one KV head are larger than that
+ *
+ * Return: 0 or -ENOMEM.
  */
-struct ckv_cpu_parts *ckv__cpu_parts_new(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t domain,
-                                         const uint32_t *seen, uint32_t segment_rows, size_t stride, uint32_t band, uint64_t bytes);
+int ckv__cpu_parts_new(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t domain, const uint32_t *seen,
+                       uint32_t segment_rows, size_t stride, uint32_t band, uint64_t bytes, struct ckv_cpu_parts **ret_parts);
 
 /* ckv__cpu_parts_free() - NULL is fine. Return: NULL. */
 struct ckv_cpu_parts *ckv__cpu_parts_free(struct ckv_cpu_parts *parts);

@@ -161,6 +161,8 @@ static int form_scores(struct ckv_cpu_plan *plan, const struct ckv_job_group *gr
         uint32_t bad_head = plan->score ? ckv__cpu_score_bad_head(plan->score) : 0;
         const double *t;
 
+        if (plan->score && ckv__cpu_score_no_memory(plan->score))
+                return -ENOMEM;
         if (bad_head > 0)
                 return fail_layer(plan, group, CKV_JOB_BAD_LSE, bad_head - 1);
         plan->formed++;

@@ -19,6 +19,7 @@ void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_laye
         score->layer = layer;
         score->cursor = 0;
         score->bad_head = 0;
+        score->no_memory = false;
         score->unit_scores = NULL;
         score->chosen = false;
         score->phase = 0;
@@ -64,6 +65,10 @@ const float *ckv__cpu_score_units(const struct ckv_cpu_score *score) {
 
 const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score) {
         return score->rows;
+}
+
+bool ckv__cpu_score_no_memory(const struct ckv_cpu_score *score) {
+        return score->no_memory;
 }
 
 uint32_t ckv__cpu_score_bad_head(const struct ckv_cpu_score *score) {

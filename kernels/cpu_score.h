@@ -47,6 +47,10 @@ const float *ckv__cpu_score_units(const struct ckv_cpu_score *score);
 /* ckv__cpu_score_rows() - [ckv_score_heads()][L] binary64 T[j] of the layer that is done; borrowed until the next begin */
 const double *ckv__cpu_score_rows(const struct ckv_cpu_score *score);
 
+/* ckv__cpu_score_no_memory() - the layer is done because memory ran out: it has no scores. (Another way to score it would
+ * differ in its last bits.) */
+bool ckv__cpu_score_no_memory(const struct ckv_cpu_score *score);
+
 /* ckv__cpu_score_bad_head() - of the layer that is done: 0, or h + 1, where h is the first query head whose log-sum-exp is
  * wrong (R40) */
 uint32_t ckv__cpu_score_bad_head(const struct ckv_cpu_score *score);

@@ -41,6 +41,7 @@ struct ckv_cpu_score {
         const float *unit_scores;               /* [ckv_score_heads()][N] of the layer, if the method formed them; else rows are */
         bool chosen;                            /* the path is known, and the method has begun */
         uint32_t bad_head;                      /* h + 1 */
+        bool no_memory;                         /* the layer could not be scored */
         void *state;                            /* of the method */
 };
 

@@ -51,7 +51,8 @@ void ckv__cpu_pack_item(void *context, uint32_t item, float *scratch) {
         memset(reference, 0, state->stride * sizeof(*reference));
         memset(inverse, 0, state->stride * sizeof(*inverse));
         for (uint32_t n = 0; n < state->query_count; n++) {
-                uint32_t head = (state->head_first + item) * state->per_group + n / state->rows, row = state->first + n % state->rows;
+                uint32_t head = (state->head_first + item) * state->per_group + n / state->rows;
+                uint32_t row = state->first + n % state->rows;
 
                 load_query(score, row, head, values + (size_t)n * d);
                 if (state->scheme == CKV_CPU_LSE) {
@@ -62,7 +63,8 @@ void ckv__cpu_pack_item(void *context, uint32_t item, float *scratch) {
         state->window->pack(values, state->query_count, d, state->packs + item * state->pack_bytes);
 }
 
-static struct ckv_cpu_window_segment segment_of(const struct ckv_cpu_score *score, uint32_t head, uint32_t segment, float *scratch) {
+static struct ckv_cpu_window_segment segment_of(const struct ckv_cpu_score *score, uint32_t head, uint32_t segment,
+                                                float *scratch) {
         const struct ckv_cpu_attention *state = score->state;
         uint32_t first = segment * state->segment_rows;
 
@@ -83,28 +85,27 @@ void ckv__cpu_reference_item(void *context, uint32_t item, float *scratch) {
         uint32_t rows = score->group->selection.rows, first = CKV_MIN(state->low[state->rows - 1], rows - 1);
         size_t at = (size_t)item * state->segments * state->stride, queries = (size_t)item * state->stride;
         float *above = state->segment_max + at;
+        float *unwanted = state->rows_of_reference + (size_t)item * state->per_group * CKV_CPU_REFERENCE_ROWS;
 
         segment.first = first;
         segment.rows = CKV_MIN(rows - segment.first, CKV_CPU_REFERENCE_ROWS);
         /* weights are not wanted yet: nothing is left of them by an inverse of 0 */
-        state->window->rows(&segment, state->inverse + queries, state->rows_of_reference + (size_t)item * state->per_group * CKV_CPU_REFERENCE_ROWS,
-                            CKV_CPU_REFERENCE_ROWS, above, state->segment_sum + at);
+        state->window->rows(&segment, state->inverse + queries, unwanted, CKV_CPU_REFERENCE_ROWS, above, state->segment_sum + at);
         for (uint32_t n = 0; n < state->query_count; n++)
                 state->max[queries + n] = isfinite(above[n]) ? above[n] : 0;
 }
 
-/* Calls @run for the segments of an item: a stretch of (segment, head of the band), heads inside, because they share memory pages. */
+/* Calls @run for the segments of an item: a stretch of (segment, head of the band), heads inside: they share memory pages. */
 static void each_segment(const struct ckv_cpu_score *score, uint32_t item, float *scratch,
                          void (*run)(const struct ckv_cpu_score *, const struct ckv_cpu_window_segment *, uint32_t, uint32_t)) {
         const struct ckv_cpu_attention *state = score->state;
         uint32_t first = item * state->bundle, end = CKV_MIN(first + state->bundle, state->segments * state->heads);
 
         for (uint32_t i = first; i < end; i++) {
-                struct ckv_cpu_window_segment segment = segment_of(score, i % state->heads, i / state->heads, scratch);
+                struct ckv_cpu_window_segment segment = segment_of(score, i % state->heads, i / state->heads, scratch), next;
 
                 if (i + 1 < end) {
-                        struct ckv_cpu_window_segment next = segment_of(score, (i + 1) % state->heads, (i + 1) / state->heads, scratch);
-
+                        next = segment_of(score, (i + 1) % state->heads, (i + 1) / state->heads, scratch);
                         segment.next_head = next.head;
                         segment.next_first = next.first;
                         segment.next_rows = next.rows;
@@ -113,7 +114,8 @@ static void each_segment(const struct ckv_cpu_score *score, uint32_t item, float
         }
 }
 
-static void run_units(const struct ckv_cpu_score *score, const struct ckv_cpu_window_segment *segment, uint32_t head, uint32_t index) {
+static void run_units(const struct ckv_cpu_score *score, const struct ckv_cpu_window_segment *segment, uint32_t head,
+                      uint32_t index) {
         const struct ckv_cpu_attention *state = score->state;
         const struct ckv_cpu_parts *parts = state->scheme == CKV_CPU_UNITS_ONCE ? state->parts : NULL;
         struct ckv_cpu_window_map map = { 0 };
@@ -143,7 +145,8 @@ void ckv__cpu_totals_item(void *context, uint32_t item, float *scratch) {
                 for (uint32_t n = 0; n < state->query_count; n++)
                         z[n] += (double)totals[(size_t)i * state->stride + n];
         for (uint32_t n = 0; n < state->query_count; n++) {
-                double sink = (double)ckv_ref_sink_logit(score->layer, (state->head_first + item) * state->per_group + n / state->rows);
+                uint32_t head = (state->head_first + item) * state->per_group + n / state->rows;
+                double sink = (double)ckv_ref_sink_logit(score->layer, head);
 
                 if (sink != -INFINITY)
                         z[n] += ckv_ref_exp(sink - (double)state->max[queries + n] * ln2);
@@ -177,7 +180,8 @@ void ckv__cpu_form_item(void *context, uint32_t item, float *scratch) {
         score->unit_scores = state->parts->scores;
 }
 
-static void run_rows(const struct ckv_cpu_score *score, const struct ckv_cpu_window_segment *segment, uint32_t head, uint32_t index) {
+static void run_rows(const struct ckv_cpu_score *score, const struct ckv_cpu_window_segment *segment, uint32_t head,
+                     uint32_t index) {
         const struct ckv_cpu_attention *state = score->state;
         uint32_t rows = score->group->selection.rows;
         float *a = (state->contrast ? state->older : state->a) + (size_t)head * state->per_group * rows + segment->first;

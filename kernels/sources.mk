@@ -10,6 +10,9 @@ kernels_SOURCES += kernels/cpu_backend.c kernels/cpu_machine.c kernels/cpu_pool.
 # gcc's fake stack frames are not aligned for vectors, so these files keep their frames on the real stack
 CPU_SCORE := -O3 -ffp-contract=fast $(if $(filter asan,$(BUILD)),--param asan-use-after-return=0)
 FLAGS_kernels/cpu_score_scalar := $(CPU_SCORE)
+# its loops are plain sums over rows: vectors, and no other rounding
+FLAGS_kernels/cpu_fold := -O3
+FLAGS_kernels/cpu_parts := -O3
 ifeq ($(shell uname -m),x86_64)
 kernels_SOURCES += kernels/cpu_score_avx2.c kernels/cpu_score_avx512.c
 FLAGS_kernels/cpu_score_avx2 := $(CPU_SCORE) -mavx2 -mfma
@@ -21,12 +24,6 @@ FLAGS_kernels/cpu_window_avx512bf16 := $(FLAGS_kernels/cpu_window_avx512) -mavx5
 # the tile instructions are assembly: the compiler needs no flag for them
 kernels_SOURCES += kernels/cpu_window_amx.c
 CPU_AMX := $(CPU_SCORE) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
-# its templates are long: with a check in line for each load and store they take the compiler a minute
-ifeq ($(BUILD),asan)
-CPU_AMX += -O2 -g1 -fno-var-tracking -fno-sanitize=undefined --param asan-instrumentation-with-call-threshold=0
-else ifeq ($(BUILD),fuzz)
-CPU_AMX += -O2 -fno-sanitize=undefined -mllvm -asan-instrumentation-with-call-threshold=0
-endif
 # its templates are long: with a check in line for each load and store they take the compiler a minute
 ifeq ($(BUILD),asan)
 CPU_AMX += -O2 -g1 -fno-var-tracking -fno-sanitize=undefined --param asan-instrumentation-with-call-threshold=0

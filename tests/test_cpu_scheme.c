@@ -29,8 +29,8 @@ static const struct ckv_cpu_window_kernel any_kernel = { .name = "any", .takes =
 
 /* A job of one layer whose keys every line of the table but the last can do something with */
 static struct random_job *job_of(const struct ckv_policy *asked) {
-        struct random_shape shape = { .groups = 1, .layers = 1, .rows = 400, .dims = 64, .dtype = CKV_DTYPE_BF16, .contiguous = true,
-                                      .asked = asked };
+        struct random_shape shape = { .groups = 1, .layers = 1, .rows = 400, .dims = 64, .dtype = CKV_DTYPE_BF16,
+                                      .contiguous = true, .asked = asked };
         struct random_job *random = random_job_new(3, &shape);
 
         random->job->groups[0].layers[0].lse = NULL;
@@ -56,7 +56,8 @@ static void check_policy(int line, const struct ckv_policy *asked, enum ckv_cpu_
         (void)random_job_free(random);
 }
 
-#define CHECK_POLICY(without, with_lse, ...) check_policy(__LINE__, &(struct ckv_policy){ .window = 8, __VA_ARGS__ }, without, with_lse)
+#define CHECK_POLICY(without, with_lse, ...) \
+        check_policy(__LINE__, &(struct ckv_policy){ .window = 8, __VA_ARGS__ }, without, with_lse)
 
 START_TEST(table_of_policies) {
         CHECK_POLICY(CKV_CPU_UNITS_ONCE, CKV_CPU_LSE, .profile = CKV_PROFILE_DEFAULT);
@@ -121,10 +122,11 @@ START_TEST(table_of_the_rest) {
 END_TEST
 
 /* C[u] of the first layer, [score heads][N]. @ret_once: did they come from sums by unit? */
-static float *unit_scores(const struct ckv_job *job, const struct ckv_cpu_path *path, const struct ckv_units *units, uint32_t threads,
-                          uint32_t step_usec, bool *ret_once) {
+static float *unit_scores(const struct ckv_job *job, const struct ckv_cpu_path *path, const struct ckv_units *units,
+                          uint32_t threads, uint32_t step_usec, bool *ret_once) {
         const struct ckv_job_group *group = &job->groups[0];
         struct ckv_cpu_choice *choice = paths_choice(path);
+        uint32_t rows = group->selection.rows;
         size_t count = (size_t)ckv_score_heads(group) * units->count;
         float *scores = calloc(count + 1, sizeof(*scores));
         struct ckv_cpu_pool *pool;
@@ -144,8 +146,8 @@ static float *unit_scores(const struct ckv_job *job, const struct ckv_cpu_path *
         if (*ret_once)
                 memcpy(scores, ckv__cpu_score_units(score), count * sizeof(*scores));
         for (uint32_t h = 0; h < ckv_score_heads(group) && !*ret_once; h++)
-                ckv_ref_unit_scores(&group->policy, units, group->selection.rows,
-                                    ckv__cpu_score_rows(score) + (size_t)h * group->selection.rows, scores + (size_t)h * units->count);
+                ckv_ref_unit_scores(&group->policy, units, rows, ckv__cpu_score_rows(score) + (size_t)h * rows,
+                                    scores + (size_t)h * units->count);
         (void)ckv__cpu_score_free(score);
         (void)ckv__cpu_pool_free(pool);
         (void)ckv__cpu_choice_free(choice);
@@ -167,7 +169,8 @@ static bool cut_units(const struct ckv_job_group *group, struct ckv_units *ret_u
 }
 
 /* Within R31. Return: did they come from sums by unit? */
-static bool check_units(const struct random_job *random, const struct ckv_cpu_path *path, const struct ckv_units *units, uint64_t seed) {
+static bool check_units(const struct random_job *random, const struct ckv_cpu_path *path, const struct ckv_units *units,
+                        uint64_t seed) {
         const struct ckv_job_group *group = &random->job->groups[0];
         uint32_t rows = group->selection.rows, heads = ckv_score_heads(group);
         double *t = calloc((size_t)heads * rows, sizeof(*t));
@@ -182,8 +185,8 @@ static bool check_units(const struct random_job *random, const struct ckv_cpu_pa
                 for (uint32_t u = 0; u < units->count; u++) {
                         double f = (double)got[(size_t)h * units->count + u], r = (double)want[u];
 
-                        ck_assert_msg(fabs(f - r) <= 1e-4 * fabs(r) + 1e-30, "%s, job %u, head %u: unit %u is %g instead of %g", path->name,
-                                      (unsigned)seed, h, u, f, r);
+                        ck_assert_msg(fabs(f - r) <= 1e-4 * fabs(r) + 1e-30, "%s, job %u, head %u: unit %u is %g instead of %g",
+                                      path->name, (unsigned)seed, h, u, f, r);
                 }
         }
         free(t);
@@ -200,8 +203,9 @@ START_TEST(units_within_r31) {
         for (uint64_t seed = 0; seed < 120; seed++) {
                 struct dice dice = { seed + 1 };
                 struct ckv_policy asked = {
-                        .profile = dice_roll(&dice, 4) ? CKV_PROFILE_DEFAULT : CKV_PROFILE_KVPRESS, .window = 1 + dice_roll(&dice, 70),
-                        .chunk = 5 + dice_roll(&dice, 30), .pool = CKV_POOL_NONE + dice_roll(&dice, 2), .pool_size = 1 + 2 * dice_roll(&dice, 10),
+                        .profile = dice_roll(&dice, 4) ? CKV_PROFILE_DEFAULT : CKV_PROFILE_KVPRESS,
+                        .window = 1 + dice_roll(&dice, 70), .chunk = 5 + dice_roll(&dice, 30),
+                        .pool = CKV_POOL_NONE + dice_roll(&dice, 2), .pool_size = 1 + 2 * dice_roll(&dice, 10),
                 };
                 struct random_shape shape = { .groups = 1, .layers = 1, .dtype = seed % 3 ? CKV_DTYPE_BF16 : CKV_DTYPE_NONE,
                                               .rows = 100 + dice_roll(&dice, seed % 4 ? 300 : 1200), .asked = &asked };
