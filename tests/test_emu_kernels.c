@@ -1,0 +1,460 @@
+/*
+ * The CUDA kernels in the emulator, held to the reference on random jobs: T[j]
+ * and C[u] within R31, kept rows and moved bytes exactly, in three orders of
+ * blocks and threads.
+ *
+ * What the kernels do not compute is passed over, and how much was compared is
+ * asserted at the end.  That a kernel is right here says nothing of assembly,
+ * of weak memory order or of speed.
+ */
+#include "base/macros.h"
+#include "kernels/cuda/params.h"
+#include "kernels/reference.h"
+#include "kernels/steps.h"
+#include "tests/emu/launch.h"
+#include "tests/support_random.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(pointer) ((uint64_t)(uintptr_t)(pointer))
+#define LAUNCH(name, parameters)                                                                        \
+        do {                                                                                            \
+                struct ckv_k_launch plan = ckv_k_plan_##name(parameters);                               \
+                                                                                                        \
+                launch("ckv_k_" #name, &plan, parameters);                                              \
+        } while (0)
+
+static void launch(const char *name, const struct ckv_k_launch *plan, void *parameters) {
+        uint32_t grid[3] = { plan->grid_x, plan->grid_y, plan->grid_z }, block[3] = { plan->block, 1, 1 };
+        ckv_emu_kernel *kernel = ckv_emu_find(name);
+
+        ck_assert_msg(kernel != NULL, "%s", name);
+        if (grid[0] > 0 && grid[1] > 0 && grid[2] > 0)
+                kernel(grid, block, plan->shared_bytes, &parameters);
+}
+
+/* Memory that begins as 0xff, NaN, and whose end the sanitizer knows */
+static void *room(size_t bytes) {
+        void *at = malloc(bytes + (bytes == 0));
+
+        ck_assert_ptr_nonnull(at);
+        return memset(at, 0xff, bytes);
+}
+
+static bool aligned(const struct ckv_plane *plane, uint64_t to) {
+        return ((AT(plane->base) | plane->block_stride | plane->head_stride | plane->token.outer | plane->token.inner) & (to - 1)) == 0;
+}
+
+static struct ckv_k_plane plane_of(const struct ckv_plane *plane) {
+        return (struct ckv_k_plane){
+                .base = AT(plane->base), .block_stride = plane->block_stride, .head_stride = plane->head_stride,
+                .token_outer = plane->token.outer, .token_inner = plane->token.inner, .dim_outer = plane->dim.outer,
+                .dim_inner = plane->dim.inner, .token_tile = plane->base ? plane->token.tile : 1,
+                .dim_tile = plane->base ? plane->dim.tile : 1, .dtype = plane->dtype, .dims = plane->dims, .scale = plane->scale,
+        };
+}
+
+static struct ckv_k_table table_of(const struct ckv_row_table *table) {
+        return (struct ckv_k_table){ .entries = AT(table->entries), .by_token = table->by_token,
+                                     .tokens_per_block = table->tokens_per_block };
+}
+
+static bool can_read(const struct ckv_plane *plane) {
+        uint32_t bytes = ckv_dtype_bytes(plane->dtype);
+
+        return !plane->base || (plane->dtype <= CKV_DTYPE_BF16 && aligned(plane, bytes) &&
+                                ((plane->dim.outer | plane->dim.inner) & (bytes - 1)) == 0);
+}
+
+static bool can_score(const struct ckv_job_group *group) {
+        const struct ckv_policy *p = &group->policy;
+
+        for (uint32_t l = 0; l < group->layer_count; l++)
+                if (!can_read(&group->layers[l].k) || !can_read(&group->layers[l].v))
+                        return false;
+        return p->pool != CKV_POOL_LEAK && p->contrast_end == 0 && p->scorer != CKV_SCORER_DROP && p->scorer != CKV_SCORER_LAGKV;
+}
+
+/* A[h][j] of query heads, [layers][q_heads][rows] */
+static float *attend(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_k_layer *layers) {
+        struct ckv_query_rows part = ckv_ref_query_rows(job, group);
+        uint32_t rows = group->selection.rows, votes = part.vote_end - part.vote_first;
+        uint32_t *visible = room(votes * 2 * sizeof(*visible)), *wrong = room(group->layer_count * sizeof(*wrong));
+        size_t queries = (size_t)group->layer_count * group->q_heads * votes;
+        struct ckv_k_score p = {
+                .layers = AT(layers), .visible = AT(visible), .wrong = AT(wrong), .table = table_of(&group->table),
+                .query_head_stride = job->queries.head_stride, .query_row_stride = job->queries.row_stride,
+                .query_dtype = job->queries.dtype, .query_rows = job->queries.rows, .ring_start = job->queries.ring_start,
+                .query_first = part.vote_first, .votes = votes, .layer_count = group->layer_count, .kv_heads = group->kv_heads,
+                .q_heads = group->q_heads, .head_dim = group->head_dim_k, .rows = rows, .segments = ckv_k_segments(rows),
+                .raw = group->policy.scorer == CKV_SCORER_RAW_QK, .most = group->policy.window_reduce == CKV_ROWS_MAX,
+                .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
+        };
+        float *part_of = room(queries * p.segments * 2 * sizeof(float)), *lse = room(queries * sizeof(float));
+        float *weights = room((size_t)group->layer_count * group->q_heads * rows * sizeof(float));
+
+        for (uint32_t i = 0; i < votes; i++) {
+                ckv_ref_visible(job, group, job->queries.rows - 1 - part.vote_first - i, &visible[2 * i], &visible[2 * i + 1]);
+                if (p.raw)
+                        visible[2 * i] = 0, visible[2 * i + 1] = rows;
+        }
+        p.part = AT(part_of);
+        p.lse = AT(lse);
+        p.weights = AT(weights);
+        if (!p.raw) {
+                LAUNCH(lse_part, &p);
+                LAUNCH(lse, &p);
+        }
+        LAUNCH(weights, &p);
+        free(visible);
+        free(wrong);
+        free(part_of);
+        free(lse);
+        return weights;
+}
+
+/* S[g][j] of scorers that need no queries */
+static float *score_keys(const struct ckv_job_group *group, const struct ckv_k_layer *layers) {
+        uint32_t rows = group->selection.rows, segments = ckv_k_segments(rows);
+        size_t heads = (size_t)group->layer_count * group->kv_heads;
+        float *out = room(heads * rows * sizeof(*out));
+        double *part = room(heads * segments * group->head_dim_k * sizeof(*part));
+        struct ckv_k_keys keys = { .layers = AT(layers), .part = AT(part), .out = AT(out), .table = table_of(&group->table),
+                                   .layer_count = group->layer_count, .kv_heads = group->kv_heads, .rows = rows,
+                                   .head_dim = group->head_dim_k, .segments = segments };
+        struct ckv_k_norms norms = { .layers = AT(layers), .out = AT(out), .table = table_of(&group->table),
+                                     .layer_count = group->layer_count, .kv_heads = group->kv_heads, .rows = rows,
+                                     .head_dim = group->head_dim_k,
+                                     .kind = group->policy.scorer == CKV_SCORER_KNORM ? CKV_K_NORM_KNORM : CKV_K_NORM_VK_RATIO };
+
+        if (group->policy.scorer == CKV_SCORER_KEYDIFF) {
+                LAUNCH(key_sum, &keys);
+                LAUNCH(keydiff, &keys);
+        } else
+                LAUNCH(norms, &norms);
+        free(part);
+        return out;
+}
+
+/* T[j]: [layers][score heads][rows] */
+static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *group) {
+        const struct ckv_policy *policy = &group->policy;
+        bool keys = ckv_ref_scores_kv_heads(policy), weigh = policy->value_weight != CKV_WEIGHT_NONE;
+        uint32_t rows = group->selection.rows, n = group->layer_count;
+        struct ckv_k_layer *layers = calloc(n, sizeof(*layers));
+        uint32_t *seen = room(((size_t)rows + 1) * sizeof(*seen));
+        float *norms = room((size_t)n * group->kv_heads * rows * sizeof(*norms)), *in;
+        float *out = room((size_t)n * ckv_score_heads(group) * rows * sizeof(*out));
+        struct ckv_query_rows part = ckv_ref_query_rows(job, group);
+        bool mean = !keys && policy->scorer != CKV_SCORER_RAW_QK && policy->window_reduce != CKV_ROWS_MAX;
+        struct ckv_k_rows p = {
+                .out = AT(out), .layer_count = n, .heads_in = keys ? group->kv_heads : group->q_heads, .kv_heads = group->kv_heads,
+                .score_heads = ckv_score_heads(group), .rows = rows, .domain = ckv_ref_pool_domain(group), .pool = policy->pool,
+                .pool_size = policy->pool_size, .group_heads = policy->group_heads, .heads = policy->heads,
+                .divisor = mean && policy->norm == CKV_NORM_MEAN ? part.vote_end - part.vote_first : 0,
+                .mute = !keys && policy->scorer != CKV_SCORER_RAW_QK ? policy->mute : 0,
+        };
+        struct ckv_k_norms v = { .layers = AT(layers), .out = AT(norms), .table = table_of(&group->table), .layer_count = n,
+                                 .kv_heads = group->kv_heads, .rows = rows, .head_dim = group->head_dim_k,
+                                 .kind = policy->value_weight == CKV_WEIGHT_L1 ? CKV_K_NORM_L1 : CKV_K_NORM_L2 };
+
+        for (uint32_t l = 0; l < n; l++)
+                layers[l] = (struct ckv_k_layer){ .k = plane_of(&group->layers[l].k), .v = plane_of(&group->layers[l].v),
+                                                  .query = AT(group->layers[l].query), .lse = AT(group->layers[l].lse),
+                                                  .sink_logits = AT(group->layers[l].sink_logits) };
+        if (mean && policy->norm == CKV_NORM_SEEN) {
+                ckv_ref_seen(job, group, seen);
+                p.seen = AT(seen);
+        }
+        if (weigh) {
+                LAUNCH(norms, &v);
+                p.value_norms = AT(norms);
+        }
+        in = keys ? score_keys(group, layers) : attend(job, group, layers);
+        p.in = AT(in);
+        LAUNCH(rows, &p);
+        free(in);
+        free(norms);
+        free(seen);
+        free(layers);
+        return out;
+}
+
+static void assert_near(uint64_t seed, const char *what, const double *want, const float *got, size_t n) {
+        double most = 0;
+
+        for (size_t i = 0; i < n; i++)
+                most = fmax(most, fabs(want[i]));
+        for (size_t i = 0; i < n; i++)
+                ck_assert_msg(fabs(want[i] - (double)got[i]) <= 2e-5 * fabs(want[i]) + 1e-6 * most,
+                              "seed %llu: %s[%zu] is %.9g, not %.9g", (unsigned long long)seed, what, i, (double)got[i], want[i]);
+}
+
+/* ckv_k_select against ckv_select() on the same scores, for the selections it knows */
+static void check_select(uint64_t seed, const struct ckv_job_group *group, const struct ckv_units *units, const uint8_t *flags,
+                         float *scores, float *t) {
+        const struct ckv_policy *policy = &group->policy;
+        uint32_t rows = group->selection.rows, most = ckv_k_runs_most(rows), counts[3];
+        struct ckv_kept kept = { 0 };
+        uint8_t *scratch = room(rows);
+        uint32_t *runs = room((size_t)most * 3 * sizeof(*runs));
+        struct ckv_k_select p = {
+                .scores = AT(scores), .rows_in = policy->fill == CKV_FILL_BEST ? AT(t) : 0, .unit_of_row = AT(units->unit_of_row),
+                .first_row = AT(units->first_row), .size = AT(units->size), .protect = AT(flags), .flags = AT(scratch),
+                .runs = AT(runs), .counts = AT(counts), .sets = 1, .rows = rows, .units = units->count, .runs_most = most,
+                .ranked = units->count, .sized = 1, .budget = group->budget.budget - group->budget.protected_rows,
+                .fill = policy->fill, .room = UINT32_MAX,
+        };
+
+        if (policy->profile == CKV_PROFILE_PAPER) {
+                p.sized = p.fill = 0;
+                p.protect = 0;
+                p.budget = group->budget.chunks;
+                p.tail = policy->window;
+                p.room = policy->join == CKV_JOIN_CUT ? group->budget.budget - policy->window : UINT32_MAX;
+        }
+        ck_assert_int_eq(ckv_select(&group->selection, units, &group->budget, flags, scores, t, &kept, NULL), 0);
+        LAUNCH(select, &p);
+        ck_assert_msg(counts[0] == kept.run_count && counts[1] == kept.count && counts[2] == UINT32_MAX,
+                      "seed %llu: %u runs with %u rows, not %zu with %u", (unsigned long long)seed, counts[0], counts[1],
+                      kept.run_count, kept.count);
+        ck_assert_mem_eq(runs, kept.runs, kept.run_count * sizeof(*kept.runs));
+        scores[units->count - 1] = NAN;
+        LAUNCH(select, &p);
+        ck_assert_uint_eq(counts[2], units->count - 1);
+        ckv_kept_deinit(&kept);
+        free(scratch);
+        free(runs);
+}
+
+/* Return: was the group scored? */
+static bool check_group(uint64_t seed, const struct ckv_job *job, struct ckv_job_group *group) {
+        const struct ckv_policy *policy = &group->policy;
+        uint32_t rows = group->selection.rows, heads = ckv_score_heads(group);
+        uint8_t *flags = room(rows);
+        struct ckv_units units = { 0 };
+        double *want;
+        float *t, *c;
+
+        if (!can_score(group) || ckv_select_budget(&group->selection, flags, &group->budget) != 0 || group->budget.settled ||
+            group->budget.refused || ckv_units_init(&units, &group->selection, flags) != 0 || units.count == 0) {
+                ckv_units_deinit(&units);
+                free(flags);
+                return false;
+        }
+        want = room((size_t)heads * rows * sizeof(*want));
+        t = score_rows(job, group);
+        c = room((size_t)group->layer_count * heads * units.count * sizeof(*c));
+        struct ckv_k_units p = { .rows_in = AT(t), .unit_of_row = AT(units.unit_of_row), .first_row = AT(units.first_row),
+                                 .size = AT(units.size), .out = AT(c), .sets = group->layer_count * heads, .rows = rows,
+                                 .units = units.count, .unit_reduce = policy->unit_reduce };
+        LAUNCH(units, &p);
+        for (uint32_t l = 0; l < group->layer_count; l++) {
+                float *exact = room(units.count * sizeof(*exact));
+
+                ck_assert_int_eq(ckv_ref_score_rows(job, group, &group->layers[l], want), 0);
+                assert_near(seed, "T", want, t + (size_t)l * heads * rows, (size_t)heads * rows);
+                for (uint32_t h = 0; h < heads; h++) {
+                        double *row = want + (size_t)h * rows;
+                        float *mine = t + ((size_t)l * heads + h) * rows, *units_of = c + ((size_t)l * heads + h) * units.count;
+
+                        for (uint32_t j = 0; j < rows; j++)
+                                row[j] = (double)mine[j];
+                        ckv_ref_unit_scores(policy, &units, rows, row, exact);
+                        for (uint32_t u = 0; u < units.count; u++)
+                                ck_assert_float_eq(exact[u], units_of[u]);
+                        if (policy->profile != CKV_PROFILE_KVPRESS)
+                                check_select(seed, group, &units, flags, units_of, mine);
+                }
+                free(exact);
+        }
+        ckv_units_deinit(&units);
+        free(flags);
+        free(want);
+        free(t);
+        free(c);
+        return true;
+}
+
+START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
+        uint32_t compared = 0;
+
+        ckv_emu_set_order((enum ckv_emu_order)_i, 12345);
+        for (uint64_t seed = 0; seed < 100; seed++) {
+                struct random_shape shape = { .layers = 1 + seed % 2, .kv_heads = 2, .dtype = CKV_DTYPE_F32 + seed % 3 };
+                struct random_job *random = random_job_new(seed, &shape);
+
+                for (uint32_t i = 0; i < random->job->group_count && random->job->groups[i].selection.rows <= 300; i++)
+                        compared += check_group(seed, random->job, &random->job->groups[i]);
+                random_job_free(random);
+        }
+        ck_assert_uint_ge(compared, 12);
+}
+END_TEST
+
+/* A row of a plane as vectors. Return: false if elements do not lie on multiples of their size. */
+static bool column_of(const struct ckv_plane *plane, uint32_t head, uint32_t set, struct ckv_k_column *ret_column) {
+        uint32_t bytes = ckv_dtype_bytes(plane->dtype), adjacent = ckv_plane_adjacent_dims(plane), width = 16;
+        uint64_t inner = plane->dim.inner, outer = plane->dim.outer, tile = plane->dim.tile;
+
+        if (adjacent > 1 || ckv_plane_dims_adjacent(plane)) {
+                bool all = adjacent == plane->dims;
+
+                while (!aligned(plane, width) || adjacent * bytes % width != 0 || (!all && outer % width != 0) ||
+                       plane->dims * bytes % width != 0)
+                        width /= 2;
+                tile = adjacent * bytes / width;
+                inner = width;
+        } else {
+                width = bytes;
+                if (!aligned(plane, width) || (outer | inner) % width != 0)
+                        return false;
+        }
+        *ret_column = (struct ckv_k_column){
+                .base = AT(plane->base) + head * plane->head_stride, .block_stride = plane->block_stride,
+                .token_outer = plane->token.outer, .token_inner = plane->token.inner, .outer = outer, .inner = inner,
+                .token_tile = plane->token.tile, .tile = (uint32_t)tile, .vectors = plane->dims * bytes / width, .width = width,
+                .set = set,
+        };
+        return true;
+}
+
+/* What moves of a group; sets are those of its kept rows, layer by layer and head by head. */
+struct moves {
+        struct ckv_k_column *columns;
+        struct ckv_k_batch *batches;
+        uint64_t *runs_at;
+        uint32_t *runs, *run_counts;
+        struct ckv_k_move p;
+};
+
+static bool moves_init(struct moves *m, const struct ckv_job_group *group) {
+        uint32_t sets = group->layer_count * group->kv_heads, runs = 0;
+
+        *m = (struct moves){ .columns = room(2 * sets * sizeof(*m->columns)), .batches = room(sets * sizeof(*m->batches)),
+                             .runs_at = room(sets * sizeof(*m->runs_at)), .run_counts = room(sets * sizeof(*m->run_counts)) };
+        m->runs = room((size_t)sets * ckv_k_runs_most(group->selection.rows) * 3 * sizeof(*m->runs));
+        m->p = (struct ckv_k_move){ .columns = AT(m->columns), .batches = AT(m->batches), .runs = AT(m->runs),
+                                    .runs_at = AT(m->runs_at), .run_counts = AT(m->run_counts), .from = table_of(&group->table),
+                                    .to = table_of(group->destination.entries ? &group->destination : &group->table) };
+        for (uint32_t s = 0; s < sets; s++) {
+                const struct ckv_job_layer *layer = &group->layers[s / group->kv_heads];
+                const struct ckv_kept *kept = ckv_job_kept(group, s / group->kv_heads, s % group->kv_heads);
+
+                m->runs_at[s] = runs;
+                m->run_counts[s] = (uint32_t)kept->run_count;
+                memcpy(m->runs + 3 * runs, kept->runs, kept->run_count * sizeof(*kept->runs));
+                runs += (uint32_t)kept->run_count;
+                for (uint32_t v = 0; v < (layer->v.base ? 2 : 1); v++) {
+                        struct ckv_k_column *column = &m->columns[m->p.column_count++];
+
+                        if (!column_of(v ? &layer->v : &layer->k, s % group->kv_heads, s, column))
+                                return false;
+                        m->p.vectors_most = CKV_MAX(m->p.vectors_most, column->vectors);
+                }
+        }
+        return true;
+}
+
+static void moves_deinit(struct moves *m) {
+        free(m->columns);
+        free(m->batches);
+        free(m->runs_at);
+        free(m->runs);
+        free(m->run_counts);
+}
+
+static void move_step(struct moves *m, const struct ckv_job *job, const struct ckv_job_group *group, uint32_t step, bool pass) {
+        m->p.rows_most = 0;
+        for (uint32_t s = 0; s < group->layer_count * group->kv_heads; s++) {
+                const struct ckv_kept *kept = ckv_job_kept(group, s / group->kv_heads, s % group->kv_heads);
+                struct ckv_batch batch = ckv_steps_batch(job, group, kept, step);
+
+                m->batches[s] = (struct ckv_k_batch){ .begin = batch.begin, .end = batch.end, .run = (uint32_t)batch.run };
+                m->p.rows_most = CKV_MAX(m->p.rows_most, batch.end - batch.begin);
+        }
+        if (pass)
+                LAUNCH(move_pass, &m->p);
+        else
+                LAUNCH(move, &m->p);
+}
+
+/* Return: was the job one that moves and that the kernels take? */
+static bool check_moves(uint64_t seed, bool copy_out, bool pass) {
+        struct random_shape shape = { .layers = 1, .groups = 1, .copy_out = copy_out };
+        struct random_job *reference = random_job_new(seed, &shape), *fast = random_job_new(seed, &shape);
+        struct ckv_job *job = fast->job;
+        struct ckv_job_group *group = &job->groups[0];
+        _Atomic uint32_t done = 0;
+        struct moves m = { 0 };
+        bool moved = false;
+
+        /* the plan takes most of the time */
+        if (group->selection.rows <= 300) {
+                ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
+                ck_assert_int_eq(ckv_ref_run_plan(job), 0);
+        } else
+                job->outcome = CKV_JOB_EXPIRED;
+        if (job->outcome == CKV_JOB_OK && group->budget.kept_all == CKV_DROPPED && moves_init(&m, group)) {
+                ckv_ref_run_move(reference->job);
+                if (!pass && !copy_out)
+                        job->steps = (struct ckv_job_steps){ .batch_rows = seed % 2 ? 7 : 0, .done = &done };
+                if (!pass && !copy_out)
+                        job->steps.count = ckv_steps_count(job, job->steps.batch_rows, UINT32_MAX);
+                for (uint32_t step = 0; step < ckv_steps_end(job); step++)
+                        move_step(&m, job, group, step, pass);
+                for (uint32_t i = 0; i < fast->memory_count; i++)
+                        ck_assert_msg(memcmp(fast->memory[i].bytes, reference->memory[i].bytes, fast->memory[i].size) == 0,
+                                      "seed %llu: memory %u", (unsigned long long)seed, i);
+                moved = true;
+        }
+        moves_deinit(&m);
+        random_job_free(fast);
+        random_job_free(reference);
+        return moved;
+}
+
+START_TEST(moves_are_those_of_the_reference) {
+        uint32_t moved[3] = { 0 };
+
+        ckv_emu_set_order((enum ckv_emu_order)_i, 54321);
+        for (uint64_t seed = 0; seed < 60; seed++) {
+                moved[0] += check_moves(seed, false, false);
+                moved[1] += check_moves(seed, false, true);
+                moved[2] += check_moves(seed, true, false);
+        }
+        for (uint32_t i = 0; i < 3; i++)
+                ck_assert_uint_ge(moved[i], 10);
+}
+END_TEST
+
+START_TEST(names_are_known) {
+#define KERNEL(name, parameters)                                                                                \
+        ck_assert(ckv_emu_find("ckv_k_" #name) != NULL);                                                \
+        ck_assert_uint_eq(ckv_emu_parameter_bytes("ckv_k_" #name), sizeof(struct ckv_k_##parameters));
+#include "kernels/cuda/kernels.def"
+#undef KERNEL
+        ck_assert(ckv_emu_find("ckv_k_none") == NULL);
+}
+END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("emu_kernels");
+        TCase *tcase = tcase_create("kernels");
+        SRunner *runner;
+        int failed;
+
+        tcase_set_timeout(tcase, 300);
+        tcase_add_test(tcase, names_are_known);
+        tcase_add_loop_test(tcase, scores_and_kept_rows_are_those_of_the_reference, 0, 3);
+        tcase_add_loop_test(tcase, moves_are_those_of_the_reference, 0, 3);
+        suite_add_tcase(suite, tcase);
+        runner = srunner_create(suite);
+        srunner_run_all(runner, CK_NORMAL);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed != 0;
+}
