@@ -16,8 +16,13 @@
 
 int ckv__error_report(const char *file, int line, const char *how, int error);
 
-#define ckv_error_origin(error) ((error) ? ckv__error_report(__FILE__, __LINE__, "origin", (error)) : 0)
-#define ckv_error_trace(error) ((error) ? ckv__error_report(__FILE__, __LINE__, "trace", (error)) : 0)
-#define ckv_error_fold(error) ((error) ? ckv__error_report(__FILE__, __LINE__, "fold", (error)) : 0)
+/* A function, so that what is handed on is evaluated once: it is often a call. */
+static inline int ckv__error_at(const char *file, int line, const char *how, int error) {
+        return error ? ckv__error_report(file, line, how, error) : 0;
+}
+
+#define ckv_error_origin(error) ckv__error_at(__FILE__, __LINE__, "origin", (error))
+#define ckv_error_trace(error) ckv__error_at(__FILE__, __LINE__, "trace", (error))
+#define ckv_error_fold(error) ckv__error_at(__FILE__, __LINE__, "fold", (error))
 
 #endif

@@ -106,14 +106,19 @@ static bool may_try(const struct ckv_cpu_choice *choice, size_t i, const struct 
 
 static int check_class(struct ckv_cpu_choice *choice, uint32_t class, uint32_t width) {
         struct ckv_cpu_trial *trial = trial_new(class, width, 0, true);
+        int r = 0;
 
         if (!trial)
                 return ckv_error_origin(-ENOMEM);
-        for (size_t i = 0; i < choice->count; i++)
-                if (may_try(choice, i, trial) && !ckv__cpu_trial_right(trial, choice->paths[i].window))
-                        choice->wrong[i] = true;
+        for (size_t i = 0; r == 0 && i < choice->count; i++) {
+                bool right = true;
+
+                if (may_try(choice, i, trial))
+                        r = ckv__cpu_trial_right(trial, choice->paths[i].window, &right);
+                choice->wrong[i] = choice->wrong[i] || !right;
+        }
         (void)ckv__cpu_trial_free(trial);
-        return 0;
+        return r < 0 ? ckv_error_origin(r) : 0;
 }
 
 static size_t windows(const struct ckv_cpu_choice *choice) {
@@ -137,19 +142,22 @@ static int check_paths(struct ckv_cpu_choice *choice) {
 static int time_paths(struct ckv_cpu_choice *choice, uint32_t class, uint32_t width, uint32_t bucket, uint64_t ret_nsec[PATHS_MAX]) {
         struct ckv_cpu_trial *trial = trial_new(class, width, bucket, false);
         double expected = 0;
+        int r = 0;
 
         if (!trial)
                 return ckv_error_origin(-ENOMEM);
         for (size_t i = 0; i < PATHS_MAX; i++)
                 ret_nsec[i] = UINT64_MAX;
         for (uint32_t round = 0; round < ROUNDS; round++)
-                for (size_t i = 0; i < choice->count; i++) {
-                        uint64_t nsec;
-                        double total;
+                for (size_t i = 0; r == 0 && i < choice->count; i++) {
+                        uint64_t nsec = UINT64_MAX;
+                        double total = 0;
 
                         if (!may_try(choice, i, trial))
                                 continue;
-                        nsec = ckv__cpu_trial_nsec(trial, choice->paths[i].window, &total);
+                        r = ckv__cpu_trial_nsec(trial, choice->paths[i].window, &nsec, &total);
+                        if (r < 0)
+                                break;
                         expected = expected > 0 ? expected : total;
                         if (total > expected * 0.9999 && total < expected * 1.0001)
                                 ret_nsec[i] = CKV_MIN(ret_nsec[i], nsec);
@@ -157,7 +165,7 @@ static int time_paths(struct ckv_cpu_choice *choice, uint32_t class, uint32_t wi
                                 choice->wrong[i] = true;
                 }
         (void)ckv__cpu_trial_free(trial);
-        return 0;
+        return r < 0 ? ckv_error_origin(r) : 0;
 }
 
 /* Best first, and behind those that were timed the rest, from the last in the table down: they may take what the others refuse */

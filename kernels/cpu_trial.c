@@ -13,6 +13,7 @@
 #include "kernels/cpu_kernel.h"
 #include "kernels/reference.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -245,16 +246,17 @@ static bool results_right(const struct ckv_cpu_trial *trial, double *sums) {
         return true;
 }
 
-bool ckv__cpu_trial_right(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel) {
+int ckv__cpu_trial_right(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, bool *ret_right) {
         _cleanup_free_ void *pack = pack_new(trial, kernel);
         _cleanup_free_ double *sums = malloc(trial->shape.rows * sizeof(*sums));
         struct ckv_cpu_window_segment segment = segment_of(trial, pack);
 
         if (!pack || !sums || !multiply(trial))
-                return false;
+                return -ENOMEM;
         kernel->units(&segment, &trial->map, trial->column_sums, trial->total);
         kernel->rows(&segment, trial->inverse, trial->a, trial->shape.rows, NULL, NULL);
-        return results_right(trial, sums);
+        *ret_right = results_right(trial, sums);
+        return 0;
 }
 
 #if defined(__x86_64__)
@@ -294,19 +296,21 @@ static uint64_t cpu_nsec(void) {
         return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
-uint64_t ckv__cpu_trial_nsec(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, double *ret_total) {
+int ckv__cpu_trial_nsec(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, uint64_t *ret_nsec,
+                        double *ret_total) {
         _cleanup_free_ void *pack = pack_new(trial, kernel);
         struct ckv_cpu_window_segment segment = segment_of(trial, pack);
-        uint64_t start, nsec;
+        double total = 0;
+        uint64_t start;
 
-        *ret_total = 0;
         if (!pack)
-                return UINT64_MAX;
+                return -ENOMEM;
         forget(trial->keys, trial->key_bytes);
         start = cpu_nsec();
         kernel->units(&segment, &trial->map, trial->column_sums, trial->total);
-        nsec = cpu_nsec() - start;
+        *ret_nsec = cpu_nsec() - start;
         for (uint32_t n = 0; n < trial->shape.query_count; n++)
-                *ret_total += (double)trial->total[n];
-        return nsec;
+                total += (double)trial->total[n];
+        *ret_total = total;
+        return 0;
 }

@@ -28,10 +28,13 @@ struct ckv_cpu_trial *ckv__cpu_trial_free(struct ckv_cpu_trial *trial);
 /* ckv__cpu_trial_takes() - can the kernel work on it? */
 bool ckv__cpu_trial_takes(const struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel);
 
-/* ckv__cpu_trial_right() - does each result of units() and rows() agree with the scalar kernel's products, within 1e-4? */
-bool ckv__cpu_trial_right(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel);
+/* ckv__cpu_trial_right() - does each result of units() and rows() agree with the scalar kernel's products, within 1e-4?
+ * Return: 0 or -ENOMEM. */
+int ckv__cpu_trial_right(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, bool *ret_right);
 
-/* ckv__cpu_trial_nsec() - CPU time of units() on rows that are in no cache, and @ret_total, the sum of all its totals */
-uint64_t ckv__cpu_trial_nsec(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, double *ret_total);
+/* ckv__cpu_trial_nsec() - CPU time of units() on rows that are in no cache, and @ret_total, the sum of all its totals.
+ * Return: 0 or -ENOMEM. */
+int ckv__cpu_trial_nsec(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, uint64_t *ret_nsec,
+                        double *ret_total);
 
 #endif
