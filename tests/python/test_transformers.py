@@ -105,3 +105,17 @@ def test_a_second_turn_goes_on_behind_the_first(daemon: Any) -> None:
     for i in range(4):
         expected = masked_turn(model, ids, torch.cat([rows, second[:, :i]], 1), kv.reports[0])
         torch.testing.assert_close(logits[:, i], expected[:, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_kept_by_the_attention_of_the_newest_queries(daemon: Any, kind: str) -> None:
+    """The weights that the model itself reports say which rows: the queries that were sent are the right ones."""
+    model, ids, window = tiny(kind), prompt(120, seed=11), 8
+    policy = chunkkv.Policy(selector="token", window=window, recent=window, sinks=0)
+    with chunkkv.compress(model, endpoint=daemon.prefix(), method=policy, max_tokens=40) as kv:
+        generated(model, ids, 2)
+    with torch.no_grad():
+        weights = model(ids, output_attentions=True).attentions
+    for layer in kv.reports[0].rows_after:
+        best = weights[layer][0, :, -window:, :-window].sum((0, 1)).topk(40 - window).indices.tolist()
+        assert kv.reports[0].kept(layer).tolist() == sorted(best) + list(range(120 - window, 120))

