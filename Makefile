@@ -97,7 +97,8 @@ include tests/emu/sources.mk
 -include $(OBJECTS:.o=.d)
 
 .PHONY: help all check-programs demo check unit fuzz lint docs methods install install-units clean bench-peers-indices \
-        soak reliability-report bench-accuracy-small bench-random-problems bench bench-peers bench-report
+        soak reliability-report bench-accuracy-small bench-random-problems bench bench-peers bench-report eval eval-quick \
+        bench-kvpress
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
@@ -112,6 +113,9 @@ help:
 	@echo "make bench-report            write what both found into docs/performance.md"
 	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
 	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
+	@echo "make eval-quick              tasks on a real model: tables and plots in build/eval; installs torch; 15 minutes"
+	@echo "make eval                    the same with all tasks and lengths, for docs/quality.md; hours"
+	@echo "make bench-kvpress           the same model and prompts by kvpress and by the daemon: rows, text, time, memory"
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
 	@echo "make docs      write the generated tables into README.md and docs/"
@@ -178,6 +182,23 @@ bench-peers-indices:
 	@tools/setup peers
 	@$(MAKE) $(JOBS) all
 	@CHUNKKV_BUILD=$(abspath $(O)) build/peers-venv/bin/python bench/peers/kvpress_indices.py
+
+EVAL = CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src TQDM_DISABLE=1 \
+        build/eval-venv/bin/python -m chunkkv_eval.cli --plots build/eval/plots
+eval-quick:
+	@tools/setup eval
+	@$(MAKE) $(JOBS) all
+	@$(EVAL) --suite quick --seed 1 --json build/eval/quick.json --report build/eval/quick.md
+
+eval:
+	@tools/setup eval
+	@$(MAKE) $(JOBS) all
+	@$(EVAL) --suite paper,vote,plain,long,hidden,h2o --seed 9001 --json build/eval/eval.json --report build/eval/eval.md
+
+bench-kvpress:
+	@tools/setup kvpress
+	@$(MAKE) $(JOBS) all
+	@CHUNKKV_BUILD=$(abspath $(O)) TQDM_DISABLE=1 build/peers-venv/bin/python bench/peers/kvpress_generate.py
 
 bench-accuracy-small:
 	@tools/setup run
