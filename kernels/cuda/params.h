@@ -231,6 +231,7 @@ static inline uint32_t ckv_k_runs_most(uint32_t rows) {
         return rows / 2 + 1;
 }
 
+/* ckv_k_launch_of() - grid, threads of a block, and bytes of its shared memory */
 static inline struct ckv_k_launch ckv_k_launch_of(uint32_t x, uint32_t y, uint32_t z, uint32_t block, uint32_t shared_bytes) {
         struct ckv_k_launch launch;
 
@@ -244,44 +245,55 @@ static inline struct ckv_k_launch ckv_k_launch_of(uint32_t x, uint32_t y, uint32
 
 /* The launch of each kernel. A grid with a 0 in it must not be launched: there is nothing to do. None needs more than 48 KiB of
  * shared memory. */
+
+/* ckv_k_plan_lse_part() - a block for each segment of rows and query head */
 static inline struct ckv_k_launch ckv_k_plan_lse_part(const struct ckv_k_score *p) {
         return ckv_k_launch_of(p->segments, p->q_heads, p->layer_count, CKV_K_THREADS,
                                (CKV_K_TILE + CKV_K_QUERIES) * (CKV_K_DEPTH + 1) * 4);
 }
 
+/* ckv_k_plan_lse() - a thread joins the parts of one query row */
 static inline struct ckv_k_launch ckv_k_plan_lse(const struct ckv_k_score *p) {
         return ckv_k_launch_of(ckv_k_pieces(p->votes, CKV_K_THREADS), p->q_heads, p->layer_count, CKV_K_THREADS, 0);
 }
 
+/* ckv_k_plan_weights() - a block for each segment of rows and query head */
 static inline struct ckv_k_launch ckv_k_plan_weights(const struct ckv_k_score *p) {
         return ckv_k_launch_of(p->segments, p->q_heads, p->layer_count, CKV_K_THREADS,
                                (CKV_K_TILE + CKV_K_QUERIES) * (CKV_K_DEPTH + 1) * 4 + CKV_K_THREADS * 4);
 }
 
+/* ckv_k_plan_norms() - a warp for each row of a KV head */
 static inline struct ckv_k_launch ckv_k_plan_norms(const struct ckv_k_norms *p) {
         return ckv_k_launch_of(ckv_k_pieces(p->rows, CKV_K_THREADS / 32), p->kv_heads, p->layer_count, CKV_K_THREADS, 0);
 }
 
+/* ckv_k_plan_key_sum() - a block for each segment of rows and KV head; shared: a sum of directions for each warp, binary64 */
 static inline struct ckv_k_launch ckv_k_plan_key_sum(const struct ckv_k_keys *p) {
         return ckv_k_launch_of(p->segments, p->kv_heads, p->layer_count, CKV_K_THREADS, CKV_K_THREADS / 32 * p->head_dim * 8);
 }
 
+/* ckv_k_plan_keydiff() - a block for each segment of rows and KV head; shared: the mean direction, binary64 */
 static inline struct ckv_k_launch ckv_k_plan_keydiff(const struct ckv_k_keys *p) {
         return ckv_k_launch_of(p->segments, p->kv_heads, p->layer_count, CKV_K_THREADS, p->head_dim * 8);
 }
 
+/* ckv_k_plan_rows() - a thread for each row and score head */
 static inline struct ckv_k_launch ckv_k_plan_rows(const struct ckv_k_rows *p) {
         return ckv_k_launch_of(ckv_k_pieces(p->rows, CKV_K_THREADS), p->score_heads, p->layer_count, CKV_K_THREADS, 0);
 }
 
+/* ckv_k_plan_units() - a thread for each unit and set */
 static inline struct ckv_k_launch ckv_k_plan_units(const struct ckv_k_units *p) {
         return ckv_k_launch_of(ckv_k_pieces(p->units, CKV_K_THREADS), p->sets, 1, CKV_K_THREADS, 0);
 }
 
+/* ckv_k_plan_select() - a block for each set; shared: histogram and sums of the scan */
 static inline struct ckv_k_launch ckv_k_plan_select(const struct ckv_k_select *p) {
         return ckv_k_launch_of(p->rows > 0 ? p->sets : 0, 1, 1, CKV_K_SELECT_THREADS, 256 * 4 + CKV_K_SELECT_THREADS * 8 + 64);
 }
 
+/* ckv_k_plan_move() - columns by slices of the rows of one step */
 static inline struct ckv_k_launch ckv_k_plan_move(const struct ckv_k_move *p) {
         uint64_t vectors = (uint64_t)p->rows_most * p->vectors_most;
 
@@ -290,6 +302,7 @@ static inline struct ckv_k_launch ckv_k_plan_move(const struct ckv_k_move *p) {
                                CKV_K_THREADS, 0);
 }
 
+/* ckv_k_plan_move_pass() - a block for each column, which walks upwards */
 static inline struct ckv_k_launch ckv_k_plan_move_pass(const struct ckv_k_move *p) {
         return ckv_k_launch_of(p->rows_most > 0 ? p->column_count : 0, 1, 1, CKV_K_THREADS, 0);
 }
