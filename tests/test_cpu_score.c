@@ -179,6 +179,7 @@ START_TEST(bands_add_up) {
                 endless_init(&e, rows, 16, 0);
                 group = &e.job->groups[0];
                 group->policy.window = 1;
+                group->policy.softcap = 0;
                 group->head_dim_k = 4;
                 group->kv_heads = i ? 8 : 1;
                 group->q_heads = 16 * group->kv_heads;
