@@ -6,7 +6,8 @@
 SnapKV inside ChunkKV, as kvpress has it (chunks of 20, 64 queries, pool of 5), in float32.  kvpress compresses each
 layer in its forward hook.  The daemon's side runs the same model, hands keys, values and the last 64 queries over in
 shared memory, lets the daemon compress in place (profile "kvpress"), and takes the first rows back.  Both compress
-all of the prompt but its last token, run that token on the compressed cache, and generate greedily from there, by the same loop.
+all of the prompt but its last token, run that token on the compressed cache, and generate greedily from there, by the
+same loop.
 
 Each side runs in a process of its own, one after the other, so that peaks of memory are its own: what the process holds
 at most beyond what it held when the model was loaded.  Of the daemon's side that of the daemon is added.
