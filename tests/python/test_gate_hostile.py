@@ -76,6 +76,6 @@ def test_records_that_lie_are_refused(make: Callable[..., Daemon], what: str) ->
           f"longest {max(times) * 1000:.0f} ms")
     assert "GATE_DIED endpoint=main" not in daemon.log()
     assert max(times) < 1.0
-    assert after.descriptors == before.descriptors
+    assert after.descriptors <= before.descriptors  # offers are closed beside the loop, perhaps after the first look
     # a sanitizer has maps of its own, which grow with its quarantine
     assert after.mappings <= before.mappings + (64 if is_sanitizer_build() else 4)

@@ -139,7 +139,7 @@ def die_in_move(trial: Trial, daemon: Daemon, ask: Callable[[], chunkkv.Answer])
     """Kill the core as soon as a row has moved; retried until it died before the move was through."""
     page = trial.client._link.page
     assert page is not None
-    for _ in range(50):
+    for _ in range(200):
         trial.fill()
         trial.client.ping()
         page = trial.client._link.page

@@ -90,11 +90,17 @@ def test_values_are_compared_cyclically(client: chunkkv.Client, words: Words, wo
         if come:
             client.plan(cache, rows=ROWS, keep_ratio=0.5, wait=words.at(WAIT, value))
             return
-        with pytest.raises(chunkkv.DeadlineExceeded, match=f"come to {value} before .* it was {word}") as caught:
-            client.plan(cache, rows=ROWS, keep_ratio=0.5, wait=words.at(WAIT, value), signal=words.at(SIGNAL, 9),
-                        timeout=0.1)
-        assert (caught.value.code, caught.value.field) == (Code.EXPIRED, "compress.wait")
-        assert caught.value.cache == chunkkv.CacheState.CLEAN
+        said = ""
+        for _ in range(20):  # the client's clock and the daemon's run out together: either may be the first to say so
+            with pytest.raises(chunkkv.DeadlineExceeded) as caught:
+                client.plan(cache, rows=ROWS, keep_ratio=0.5, wait=words.at(WAIT, value), signal=words.at(SIGNAL, 9),
+                            timeout=0.1)
+            assert (caught.value.code, caught.value.cache) == (Code.EXPIRED, chunkkv.CacheState.CLEAN)
+            said = caught.value.detail
+            if caught.value.field:
+                assert caught.value.field == "compress.wait"
+                break
+        assert f"come to {value} before the deadline; it was {word}" in said
         deadline = time.monotonic() + 5
         while words.get(SIGNAL) != 9:  # it has ended, if not as it should
             assert time.monotonic() < deadline
