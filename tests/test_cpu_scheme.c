@@ -200,7 +200,7 @@ START_TEST(units_within_r31) {
         const struct ckv_cpu_path *paths[PATHS_AT_MOST];
         uint32_t count = paths_list(paths), once[PATHS_AT_MOST] = { 0 };
 
-        for (uint64_t seed = 0; seed < 120; seed++) {
+        for (uint64_t seed = 0; seed < (CKV_SANITIZED ? 50 : 120); seed++) {
                 struct dice dice = { seed + 1 };
                 struct ckv_policy asked = {
                         .profile = dice_roll(&dice, 4) ? CKV_PROFILE_DEFAULT : CKV_PROFILE_KVPRESS,
@@ -234,7 +234,7 @@ START_TEST(units_within_r31) {
         ck_assert_uint_eq(once[0], 0);
         for (uint32_t i = 1; i < count; i++) {
                 printf("%s: %u jobs by unit\n", paths[i]->name, once[i]);
-                ck_assert_uint_gt(once[i], 15);
+                ck_assert_uint_gt(once[i], CKV_SANITIZED ? 5 : 15);
         }
 }
 END_TEST

@@ -94,7 +94,7 @@ static void convert(struct window_problem *problem, enum ckv_dtype dtype, struct
 START_TEST(any_problem) {
         const struct ckv_cpu_window_kernel *kernel = kernel_at(_i);
 
-        for (uint64_t seed = 0; kernel && seed < 120; seed++) {
+        for (uint64_t seed = 0; kernel && seed < (CKV_SANITIZED ? 40 : 120); seed++) {
                 struct window_shape shape = window_shape_any(seed + 1000);
                 struct window_problem *problem = window_problem_new(seed, &shape);
 
@@ -108,7 +108,7 @@ END_TEST
 START_TEST(other_types) {
         const struct ckv_cpu_window_kernel *kernel = kernel_at(_i);
 
-        for (uint64_t seed = 0; kernel && seed < 60; seed++) {
+        for (uint64_t seed = 0; kernel && seed < (CKV_SANITIZED ? 20 : 60); seed++) {
                 enum ckv_dtype dtype = seed % 2 ? CKV_DTYPE_F32 : CKV_DTYPE_F16;
                 struct window_shape shape = window_shape_any(seed + 5000);
                 struct window_problem *problem;

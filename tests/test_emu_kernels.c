@@ -283,7 +283,7 @@ START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
         uint32_t compared = 0;
 
         ckv_emu_set_order((enum ckv_emu_order)_i, 12345);
-        for (uint64_t seed = 0; seed < 100; seed++) {
+        for (uint64_t seed = 0; seed < (CKV_SANITIZED ? 40 : 100); seed++) {
                 struct random_shape shape = { .layers = 1 + seed % 2, .kv_heads = 2, .dtype = CKV_DTYPE_F32 + seed % 3 };
                 struct random_job *random = random_job_new(seed, &shape);
 
@@ -291,7 +291,7 @@ START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
                         compared += check_group(seed, random->job, &random->job->groups[i]);
                 random_job_free(random);
         }
-        ck_assert_uint_ge(compared, 12);
+        ck_assert_uint_ge(compared, CKV_SANITIZED ? 3 : 12);
 }
 END_TEST
 
@@ -421,7 +421,7 @@ START_TEST(moves_are_those_of_the_reference) {
         uint32_t moved[3] = { 0 };
 
         ckv_emu_set_order((enum ckv_emu_order)_i, 54321);
-        for (uint64_t seed = 0; seed < 60; seed++) {
+        for (uint64_t seed = 0; seed < (CKV_SANITIZED ? 25 : 60); seed++) {
                 moved[0] += check_moves(seed, false, false);
                 moved[1] += check_moves(seed, false, true);
                 moved[2] += check_moves(seed, true, false);
