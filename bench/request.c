@@ -13,6 +13,7 @@
  */
 #include "base/clock.h"
 #include "base/macros.h"
+#include "bench/must.h"
 #include "bench/problem.h"
 #include "clients/c/include/chunkkv.h"
 
@@ -30,16 +31,6 @@ struct target {
         struct chunkkv_memory memory;
         uint32_t region, caches[PLACES_MAX];
 };
-
-static void must(int r, const char *what, const struct chunkkv_error *error) {
-        char text[CHUNKKV_ERROR_TEXT];
-
-        if (r >= 0)
-                return;
-        (void)chunkkv_error_format(error, text, sizeof(text));
-        (void)fprintf(stderr, "%s: %s\n", what, text);
-        exit(EXIT_FAILURE);
-}
 
 static uint32_t element_bytes(const struct target *t) {
         return t->dtype == CHUNKKV_DTYPE_F32 ? 4 : 2;

@@ -17,6 +17,7 @@
  */
 #include "base/clock.h"
 #include "base/macros.h"
+#include "bench/must.h"
 #include "clients/c/include/chunkkv.h"
 
 #include <stdio.h>
@@ -48,16 +49,6 @@ struct bench {
 
 static _Noreturn void fail(const char *what) {
         perror(what);
-        exit(EXIT_FAILURE);
-}
-
-static void must(int r, const char *what, const struct chunkkv_error *error) {
-        char text[CHUNKKV_ERROR_TEXT];
-
-        if (r >= 0)
-                return;
-        (void)chunkkv_error_format(error, text, sizeof(text));
-        (void)fprintf(stderr, "%s: %s\n", what, text);
         exit(EXIT_FAILURE);
 }
 
