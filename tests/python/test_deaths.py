@@ -17,6 +17,7 @@ from daemon import Daemon
 from tenant import (
     LONG_ROWS,
     ROWS,
+    SLOWLY,
     WIDE_ROWS,
     Tenant,
     Work,
@@ -40,7 +41,7 @@ NOBODY = 65534
 
 def two_tenants(new_daemon: Callable[..., Daemon]) -> tuple[Daemon, int | None]:
     """A daemon, and another user than ours who may connect, where we are root and can make one."""
-    daemon = new_daemon(options=("--socket-mode", "666"))
+    daemon = new_daemon(options=("--socket-mode", "666", *SLOWLY))
     daemon.directory.chmod(0o755)
     return daemon, NOBODY if os.geteuid() == 0 else None
 
@@ -85,7 +86,7 @@ def test_killed_engine_is_gone_within_a_second(new_daemon: Callable[..., Daemon]
 @pytest.mark.tries(22)
 def test_stopped_engine_is_not_dead(new_daemon: Callable[..., Daemon]) -> None:
     """It keeps what it has, idle or with a request, and goes on as if nothing had been."""
-    daemon = new_daemon()
+    daemon = new_daemon(options=SLOWLY)
     with chunkkv.Client(daemon.prefix()) as client, Tenant(daemon.prefix(), answering) as engine:
         assert engine.hear() == "ready"
         holds, mapped = used(client), daemon.usage().memfd_mappings
@@ -111,7 +112,7 @@ def test_stopped_engine_is_not_dead(new_daemon: Callable[..., Daemon]) -> None:
 @pytest.mark.parametrize("mode", [Mode.PLAN, Mode.IN_PLACE])
 def test_gate_dies_during_long_work(new_daemon: Callable[..., Daemon], mode: Mode) -> None:
     """Short requests and 100 gates: test_gate_kill.py."""
-    daemon = new_daemon()
+    daemon = new_daemon(options=SLOWLY)
     rng = np.random.default_rng(11)
     with chunkkv.Client(daemon.prefix()) as client:
         cache = long_to_score(client) if mode == Mode.PLAN else wide(client)
@@ -138,7 +139,7 @@ def test_gate_dies_during_long_work(new_daemon: Callable[..., Daemon], mode: Mod
 
 
 class Asking(threading.Thread):
-    """A plan of about a second, asked in the background."""
+    """A plan that takes long, asked in the background."""
 
     def __init__(self, client: chunkkv.Client, cache: chunkkv.SharedCache) -> None:
         super().__init__()
@@ -155,7 +156,7 @@ class Asking(threading.Thread):
 
 
 def test_stop_lets_running_work_end(new_daemon: Callable[..., Daemon]) -> None:
-    daemon = new_daemon()
+    daemon = new_daemon(options=SLOWLY)
     assert daemon.process is not None
     with chunkkv.Client(daemon.prefix()) as client, chunkkv.Client(daemon.prefix()) as late:
         cache = filled(late)
@@ -175,7 +176,7 @@ def test_stop_lets_running_work_end(new_daemon: Callable[..., Daemon]) -> None:
 
 
 def test_stop_does_not_wait_for_ever(new_daemon: Callable[..., Daemon]) -> None:
-    daemon = new_daemon(options=("--stop-timeout", "0"))
+    daemon = new_daemon(options=("--stop-timeout", "0", *SLOWLY))
     assert daemon.process is not None
     with chunkkv.Client(daemon.prefix()) as client, chunkkv.Client(daemon.prefix()) as late:
         asking = Asking(client, long_to_score(client))

@@ -28,6 +28,7 @@ from fuse import SilentFile, can_mount
 from tenant import (
     LONG_ROWS,
     ROWS,
+    SLOWLY,
     WIDE_ROWS,
     Tenant,
     await_in_flight,
@@ -95,7 +96,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
-    daemon = Daemon(options=("--socket-mode", "666"))
+    daemon = Daemon(options=("--socket-mode", "666", *SLOWLY))
     daemon.directory.chmod(0o755)
     with Tenant(daemon.prefix(), neighbour, NOBODY if os.geteuid() == 0 else None) as other:
         assert other.hear() == "ready"

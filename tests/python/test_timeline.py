@@ -12,7 +12,7 @@ import pytest
 import chunkkv
 from chunkkv import Code, TimelineWord
 from daemon import Daemon
-from tenant import ROWS, filled, long_to_score
+from tenant import LONG_ROWS, ROWS, filled, long_to_score
 
 WAIT, SIGNAL = 64, 128  # offsets of two words
 TOP = (1 << 64) - 1
@@ -169,7 +169,7 @@ def test_words_in_the_wrong_place_are_refused(client: chunkkv.Client, words: Wor
 def test_a_word_may_be_given_up_by_its_deadline_while_the_device_is_busy(client: chunkkv.Client, words: Words,
                                                                          daemon: Daemon) -> None:
     with chunkkv.Client(daemon.prefix()) as other, long_to_score(other) as heavy, filled(client) as cache:
-        busy = threading.Thread(target=lambda: other.plan(heavy, rows=65536, keep_ratio=0.5, timeout=60))
+        busy = threading.Thread(target=lambda: other.plan(heavy, rows=LONG_ROWS, keep_ratio=0.5, timeout=60))
         busy.start()
         start = time.monotonic()
         with pytest.raises(chunkkv.DeadlineExceeded):
