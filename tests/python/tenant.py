@@ -22,7 +22,7 @@ FORK = multiprocessing.get_context("fork")
 PR_SET_PDEATHSIG = 1
 ROWS = 4096  # of the caches that are compared bit for bit
 SLOWLY = ("--cpu-path", "scalar")  # options of a daemon whose long work must last until somebody has looked at it
-LONG_ROWS = 32768  # of the one that takes long to score: seconds of such a daemon, a tenth of one where the machine is fast
+LONG_ROWS = 32768  # of the one that takes long to score: a second of such a daemon, a tenth where the machine is fast
 WIDE_ROWS = 8192  # of the one that takes long to move: 4 KiB for each row and plane
 NOISE = np.random.default_rng(1).normal(size=(4, ROWS, 2, 64))  # made here: a tenant of another user imports nothing
 
