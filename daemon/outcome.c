@@ -49,6 +49,10 @@ bool ckv_plan_failed(const struct ckv_request *request, struct ckv_record_status
                                       0);
         case CKV_JOB_BAD_LSE:
                 return !ckv_refuse(ret_status, CKV_CODE_BAD_LSE, CKV_F_QUERIES_LSE, CKV_D_BAD_LSE, job->fail_layer, job->fail_unit, 0);
+        case CKV_JOB_NOT_ON_DEVICE:
+                return !ckv_refuse_at(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_NONE, index, 0, CKV_D_NOT_ON_DEVICE, 0, 0, 0);
+        case CKV_JOB_DEVICE_LOST:
+                return !ckv_refuse(ret_status, CKV_CODE_DEVICE_ERROR, CKV_F_NONE, CKV_D_DEVICE_LOST, 0, 0, 0);
         case CKV_JOB_NO_MEMORY:
                 break;
         }

@@ -37,6 +37,8 @@ enum ckv_job_outcome {
         CKV_JOB_SCORES_SIZE,        /* scores in or out: another number of bytes than fail_need; fail_group */
         CKV_JOB_BAD_LSE,            /* R40; fail_group, fail_layer, fail_unit (query head) */
         CKV_JOB_NO_MEMORY,
+        CKV_JOB_NOT_ON_DEVICE,      /* this device does not compute that, and did nothing; fail_group, fail_field */
+        CKV_JOB_DEVICE_LOST,        /* the device's context is gone. CKV_STAGE_MOVE: rows may be torn, as far as steps.done tells */
 };
 
 struct ckv_job_layer {
@@ -130,6 +132,7 @@ struct ckv_job {
         /* written by the backend, read after reap */
         enum ckv_job_outcome outcome;
         uint32_t fail_group, fail_layer, fail_unit;       /* index into groups, layer number, unit index */
+        enum ckv_policy_field fail_field;      /* CKV_FIELD_NONE: how the planes lie */
         uint64_t fail_need;                    /* bytes that scores_in or scores_out should have */
         uint64_t started_nsec;                 /* first slice of CKV_STAGE_PLAN */
         uint64_t score_nsec, select_nsec, move_nsec;      /* time in the phase, first slice to last */
