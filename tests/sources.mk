@@ -311,10 +311,10 @@ PB_SOURCES += tests/test_alloc_parts.c
 FAKE_CUDA_SOURCES := $(addprefix tests/fake/,faults.c device.c memory.c vmm.c stream.c module.c)
 FAKE_CUDA_OBJECTS := $(patsubst %.c,$(O)/%.o,$(FAKE_CUDA_SOURCES))
 OBJECTS += $(FAKE_CUDA_OBJECTS)
-$(O)/fake/libcuda.so.1: $(FAKE_CUDA_OBJECTS)
+$(O)/fake/libcuda.so.1: $(FAKE_CUDA_OBJECTS) $(O)/libemu.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(CKV_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+	@$(CC) $(CKV_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -lstdc++
 TESTS += test_fake_cuda test_client_export
 test_client_export_SOURCES := tests/test_client_export.c tests/support_fake.c
 test_client_export_LIBS := kernels $(chunkkv_LIBS) base
@@ -329,3 +329,14 @@ TESTS += test_emu_kernels
 test_emu_kernels_SOURCES := tests/test_emu_kernels.c tests/support_random.c tests/support_gap.c
 test_emu_kernels_LIBS := kernels base emu
 test_emu_kernels_LDLIBS := $(CHECK_LDLIBS) -lstdc++
+
+# images for GPUs: which one is taken; and the daemon with images for the stand-in driver in place of those of the build
+TESTS += test_cuda_image
+test_cuda_image_SOURCES := tests/test_cuda_image.c
+test_cuda_image_LIBS := kernels base
+test_cuda_image_LDLIBS := $(CHECK_LDLIBS)
+TEST_PROGRAMS += chunkkvd-standin
+chunkkvd-standin_SOURCES := tests/support_image.c $(chunkkvd_SOURCES)
+chunkkvd-standin_LIBS := $(chunkkvd_LIBS)
+chunkkvd-standin_LDLIBS := $(chunkkvd_LDLIBS)
+$(O)/chunkkvd-standin: | $(O)/chunkkv-gate $(O)/fake/libcuda.so.1

@@ -7,6 +7,7 @@
 #include "kernels/cuda_api.h"
 
 #include "base/macros.h"
+#include "kernels/cuda/params.h"
 #include "tests/support_fake.h"
 
 #include <check.h>
@@ -29,7 +30,7 @@ struct device {
         struct ckv_cuda cuda;
         CUcontext context;
         CUstream stream;
-        CUfunction add;
+        CUfunction add, units;
 };
 
 static void device_open(struct device *device) {
@@ -41,7 +42,9 @@ static void device_open(struct device *device) {
         ck_assert_int_eq(device->cuda.cuDevicePrimaryCtxRetain(&device->context, 0), 0);
         ck_assert_int_eq(device->cuda.cuCtxSetCurrent(device->context), 0);
         ck_assert_int_eq(device->cuda.cuStreamCreateWithPriority(&device->stream, CU_STREAM_NON_BLOCKING, 0), 0);
-        ck_assert_int_eq(device->cuda.cuModuleLoadDataEx(&module, "image", 0, NULL, NULL), 0);
+        ck_assert_int_eq(device->cuda.cuModuleLoadDataEx(&module, "image", 0, NULL, NULL), CUDA_ERROR_INVALID_IMAGE);
+        ck_assert_int_eq(device->cuda.cuModuleLoadDataEx(&module, "\x50\xed\x55\xba", 0, NULL, NULL), 0);
+        ck_assert_int_eq(device->cuda.cuModuleGetFunction(&device->units, module, "ckv_k_units"), 0);
         ck_assert_int_eq(device->cuda.cuModuleGetFunction(&device->add, module, "fake_add"), 0);
         ck_assert_int_eq(device->cuda.cuModuleGetFunction(&device->add, module, "other"), CUDA_ERROR_NOT_FOUND);
 }
@@ -56,6 +59,43 @@ static void device_close(struct device *device) {
         ck_assert_int_eq(device->cuda.cuStreamDestroy_v2(device->stream), 0);
         ckv_cuda_unload(&device->cuda);
 }
+
+/* A kernel of the project, with everything that it reads in device memory: three rows to a unit. */
+START_TEST(kernels_run_in_the_emulator) {
+        struct sums {
+                float rows[12];
+                uint32_t unit_of_row[12], first_row[4], size[4];
+                float out[4];
+        } sums;
+        struct ckv_k_units p = { .sets = 1, .rows = 12, .units = 4, .unit_reduce = 2 };
+        struct ckv_k_launch at = ckv_k_plan_units(&p);
+        struct device device;
+        CUdeviceptr base;
+
+        for (uint32_t i = 0; i < 12; i++) {
+                sums.rows[i] = (float)i;
+                sums.unit_of_row[i] = i / 3;
+                sums.first_row[i / 3] = i / 3 * 3;
+                sums.size[i / 3] = 3;
+        }
+        device_open(&device);
+        ck_assert_int_eq(device.cuda.cuMemAlloc_v2(&base, sizeof(sums)), 0);
+        p.rows_in = base + offsetof(struct sums, rows);
+        p.unit_of_row = base + offsetof(struct sums, unit_of_row);
+        p.first_row = base + offsetof(struct sums, first_row);
+        p.size = base + offsetof(struct sums, size);
+        p.out = base + offsetof(struct sums, out);
+        ck_assert_int_eq(device.cuda.cuMemcpyHtoDAsync_v2(base, &sums, sizeof(sums), device.stream), 0);
+        ck_assert_int_eq(device.cuda.cuLaunchKernel(device.units, at.grid_x, at.grid_y, at.grid_z, at.block, 1, 1, at.shared_bytes,
+                                                    device.stream, &(void *){ &p }, NULL), 0);
+        p.units = 0;            /* the launch has its own copy */
+        ck_assert_int_eq(device.cuda.cuMemcpyDtoHAsync_v2(&sums, base, sizeof(sums), device.stream), 0);
+        ck_assert_int_eq(device.cuda.cuStreamSynchronize(device.stream), 0);
+        for (uint32_t u = 0; u < 4; u++)
+                ck_assert_float_eq(sums.out[u], (float)(9 * u + 3));
+        device_close(&device);
+}
+END_TEST
 
 static void send_bytes(int fd, const void *bytes, size_t size) {
         ck_assert_int_eq(write(fd, bytes, size), (ssize_t)size);
@@ -405,6 +445,7 @@ int main(void) {
 
         suite_add_tcase(suite, tcase);
         tcase_set_timeout(tcase, 60);
+        tcase_add_test(tcase, kernels_run_in_the_emulator);
         tcase_add_test(tcase, memory_is_shared_by_two_processes);
         tcase_add_test(tcase, vmm_memory_is_shared_by_descriptors);
         tcase_add_test(tcase, host_words_and_bad_launches);

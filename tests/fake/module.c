@@ -1,9 +1,11 @@
 /*
- * Modules and launches of the stand-in driver: any image loads, and a kernel is
- * found by its name.  Here is one kernel for the stand-in's own test, with the
- * interface that the emulator's kernels have; parameters are one struct by
- * value, copied at the launch as the driver does.
+ * Modules and launches of the stand-in driver.  An image must begin as one does
+ * (a fat binary, a cubin, or the text of tests/support_image.c) and is not
+ * looked at further: its kernels are those of kernels/cuda/kernels.def as
+ * tests/emu runs them, and one for the stand-in's own test.  Parameters are one
+ * struct by value, copied at the launch as the driver does.
  */
+#include "kernels/cuda/params.h"
 #include "tests/fake/stream.h"
 
 #include <stdlib.h>
@@ -28,12 +30,17 @@ static void run_add(const uint32_t grid[3], const uint32_t block[3], size_t shar
 
 static struct CUfunc_st {
         const char *name;
-        ckv_emu_kernel *kernel;
+        ckv_emu_kernel *kernel;         /* NULL: the emulator's of that name */
         size_t parameter_bytes;
         _Atomic int shared_most;        /* dynamic shared memory that a launch may ask for */
 } functions[] = {
         { .name = "fake_add", .kernel = run_add, .parameter_bytes = sizeof(struct add), .shared_most = SHARED_ALWAYS },
+#define KERNEL(name_, parameters) \
+        { .name = "ckv_k_" #name_, .parameter_bytes = sizeof(struct ckv_k_##parameters), .shared_most = SHARED_ALWAYS },
+#include "kernels/cuda/kernels.def"
+#undef KERNEL
 };
+static const char *const images[] = { "\x50\xed\x55\xba", "\177ELF", "no kernels are in here" };
 
 CUresult cuModuleLoadDataEx(CUmodule *ret_module, const void *image, unsigned int count, int *options, void **values) {
         (void)count;
@@ -42,8 +49,12 @@ CUresult cuModuleLoadDataEx(CUmodule *ret_module, const void *image, unsigned in
         BEGIN();
         if (!image)
                 return CUDA_ERROR_INVALID_VALUE;
-        *ret_module = (CUmodule)(uintptr_t)image;
-        return CUDA_SUCCESS;
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(images); i++)
+                if (strncmp(image, images[i], strlen(images[i])) == 0) {
+                        *ret_module = (CUmodule)(uintptr_t)image;
+                        return CUDA_SUCCESS;
+                }
+        return CUDA_ERROR_INVALID_IMAGE;
 }
 
 CUresult cuModuleUnload(CUmodule module) {
@@ -96,7 +107,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
         if (!function || extra || grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > UINT16_MAX || grid_z > UINT16_MAX ||
             threads == 0 || threads > THREADS_MAX || (int)shared_bytes > atomic_load(&function->shared_most))
                 return CUDA_ERROR_INVALID_VALUE;
-        op.kernel = function->kernel;
+        op.kernel = function->kernel ? function->kernel : ckv_emu_find(function->name);
         op.parameters = malloc(function->parameter_bytes);
         if (!op.parameters)
                 return CUDA_ERROR_OUT_OF_MEMORY;
