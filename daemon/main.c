@@ -22,6 +22,7 @@
 #include "daemon/reload.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/sandbox.h"
+#include "kernels/cuda_image.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -205,14 +206,23 @@ static int serve(const struct ckv_options *options) {
         return r;
 }
 
+static void version_print(void) {
+        char images[CKV_CUDA_IMAGE_TEXT];
+
+        ckv_cuda_image_list(images, sizeof(images));
+        printf("chunkkvd %s\nimages for GPUs: %s\n", CKV_VERSION, images);
+}
+
 int main(int argc, char *argv[]) {
         _cleanup_free_ char *gate_path = NULL;
         struct ckv_options options;
         int r;
 
         r = ckv_options_parse(&options, argc, argv, stdout, stderr);
+        if (r == CKV_OPTIONS_E_VERSION)
+                version_print();
         if (r)
-                return r == CKV_OPTIONS_E_DONE ? EXIT_SUCCESS : 2;
+                return r == CKV_OPTIONS_E_INVALID ? 2 : EXIT_SUCCESS;
         ckv_log_open("chunkkvd", (enum ckv_log_level)options.log_level);
         r = process_prepare();
         r = r ? r : defaults_resolve(&options, &gate_path);

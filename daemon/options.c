@@ -320,10 +320,8 @@ int ckv_options_parse(struct ckv_options *options, int argc, char *argv[], FILE 
                         help_print(specs, out);
                         return CKV_OPTIONS_E_DONE;
                 }
-                if (code == CODE_VERSION) {
-                        fprintf(out, "chunkkvd %s\n", CKV_VERSION);
-                        return CKV_OPTIONS_E_DONE;
-                }
+                if (code == CODE_VERSION)
+                        return CKV_OPTIONS_E_VERSION;
                 if (code == ':')
                         return complain(err, "this option needs a value", argv[optind - 1]);
                 if (code < CODE_FIRST)

@@ -37,7 +37,8 @@ struct ckv_options {
 
 enum {
         _CKV_OPTIONS_E_SUCCESS,
-        CKV_OPTIONS_E_DONE,     /* --help or --version: printed, leave with 0 */
+        CKV_OPTIONS_E_DONE,     /* --help: printed, leave with 0 */
+        CKV_OPTIONS_E_VERSION,  /* --version: to be printed, leave with 0 */
         CKV_OPTIONS_E_INVALID,  /* one sentence was printed, leave with 2 */
 };
 
@@ -51,7 +52,7 @@ void ckv_options_init(struct ckv_options *options);
  * ckv_options_parse() - read a command line over the defaults
  * @options: initialised here; strings point into @argv
  * @argv:    order may change, as getopt_long does it
- * @out:     for --help and --version
+ * @out:     for --help
  * @err:     for the sentence that says which option is wrong and what it may be
  *
  * Return: 0 or CKV_OPTIONS_E_*.

@@ -36,4 +36,4 @@ FLAGS_kernels/cpu_copy_avx := -mavx
 endif
 
 # The CUDA device: the driver as a table that is looked up at run time, so nothing of it is needed to build or to start.
-kernels_SOURCES += kernels/cuda_api.c
+kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c kernels/cuda_image_none.c
