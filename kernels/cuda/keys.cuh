@@ -31,7 +31,7 @@ CKV_DEVICE float at_least(float v, float least) {
         return v < least ? least : v;
 }
 
-extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_norms(const struct ckv_k_norms p) {
+extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 8) ckv_k_norms(const struct ckv_k_norms p) {
         const struct ckv_k_layer &layer = pointer<const struct ckv_k_layer>(p.layers)[blockIdx.z];
         const uint32_t j = blockIdx.x * CKV_WARPS + threadIdx.x / 32;
 

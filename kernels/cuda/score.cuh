@@ -174,7 +174,7 @@ CKV_DEVICE void weigh(const struct ckv_k_score &p, float product, float lse, flo
         *a = p.most ? greater_of(*a, x) : *a + x;
 }
 
-extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_weights(const struct ckv_k_score p) {
+extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 8) ckv_k_weights(const struct ckv_k_score p) {
         CKV_SHARED(float, tiles);
         float *parts = tiles + (CKV_K_TILE + CKV_K_QUERIES) * CKV_PITCH;        /* [4 warps][32 rows] */
         const struct ckv_k_layer &layer = pointer<const struct ckv_k_layer>(p.layers)[blockIdx.z];

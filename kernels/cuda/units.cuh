@@ -64,7 +64,7 @@ CKV_DEVICE double group_score(const struct ckv_k_rows &p, uint32_t g, uint32_t j
         return s;
 }
 
-extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_rows(const struct ckv_k_rows p) {
+extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 4) ckv_k_rows(const struct ckv_k_rows p) {
         const uint32_t j = blockIdx.x * CKV_K_THREADS + threadIdx.x;
         const bool each = p.heads == CKV_K_HEADS_EACH;
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/prims.h"
 
 #define CKV_DEVICE static __device__ __forceinline__
+/* Where __launch_bounds__ names blocks for each SM as well: ptxas would otherwise aim at fewer registers, and spill. */
 #define CKV_NO_ROW UINT32_C(0xffffffff)
 #define CKV_MINUS_INF float_of_bits(UINT32_C(0xff800000))
 
