@@ -6,9 +6,7 @@
  * say already.  Versions are compared before anything is loaded, since a driver
  * that is too old for an image says only that it knows no binary for the GPU.
  *
- * Errors that end a process are those that the programming guide calls so, and
- * those that were seen to stay (reliability.md 3).  A code that this list does
- * not have is a reply and nothing else.
+ * Which errors end a process stands in kernels/cuda_errors.def.
  */
 #include "kernels/cuda_api.h"
 
@@ -113,22 +111,17 @@ void ckv_cuda_name(const struct ckv_cuda *cuda, CUresult code, char *ret_text, s
         (void)snprintf(ret_text, size, "%s (%d)", name, code);
 }
 
+/* radius of kernels/cuda_errors.def */
+enum { REGION, DEVICE };
+
 bool ckv_cuda_fatal(CUresult code) {
         switch (code) {
-        case CUDA_ERROR_ECC_UNCORRECTABLE:
-        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-        case CUDA_ERROR_CONTAINED:
-        case CUDA_ERROR_ILLEGAL_ADDRESS:
-        case CUDA_ERROR_LAUNCH_TIMEOUT:
-        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-        case CUDA_ERROR_ASSERT:
-        case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-        case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-        case CUDA_ERROR_EXTERNAL_DEVICE:
-        case CUDA_ERROR_UNKNOWN:
-                return true;
+#define ERROR(name, code, radius, detail) \
+        case CUDA_ERROR_##name: \
+                return radius == DEVICE;
+#include "kernels/cuda_errors.def"
+#undef ERROR
         default:
-                /* hardware stack, instruction, alignment, address space, program counter, launch */
-                return code >= CUDA_ERROR_HARDWARE_STACK_ERROR && code <= CUDA_ERROR_LAUNCH_FAILED;
+                return false;
         }
 }

@@ -37,3 +37,4 @@ endif
 
 # The CUDA device: the driver as a table that is looked up at run time, so nothing of it is needed to build or to start.
 kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c kernels/cuda_image_none.c
+kernels_SOURCES += kernels/cuda_memory.c

@@ -340,3 +340,10 @@ chunkkvd-standin_SOURCES := tests/support_image.c $(chunkkvd_SOURCES)
 chunkkvd-standin_LIBS := $(chunkkvd_LIBS)
 chunkkvd-standin_LDLIBS := $(chunkkvd_LDLIBS)
 $(O)/chunkkvd-standin: | $(O)/chunkkv-gate $(O)/fake/libcuda.so.1
+
+# device memory of other processes
+TESTS += test_cuda_memory
+test_cuda_memory_SOURCES := tests/test_cuda_memory.c tests/support_fake.c
+test_cuda_memory_LIBS := kernels base
+test_cuda_memory_LDLIBS := $(CHECK_LDLIBS)
+$(O)/test_cuda_memory: | $(O)/fake/libcuda.so.1
