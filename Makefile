@@ -75,7 +75,7 @@ $(O)/gen/proto/chunkkv.pb-c.o: $(O)/gen/proto/chunkkv.pb-c.c
 define library
 $(O)/lib$(1).a: $$(patsubst %.c,$$(O)/%.o,$$($(1)_SOURCES))
 	@echo "  ar    $$@"
-	@rm -f $$@ && $$(AR) rcs $$@ $$^
+	@rm -f $$@ && $$(AR) rcs $$@ $$(filter %.o,$$^)
 OBJECTS += $$(patsubst %.c,$$(O)/%.o,$$($(1)_SOURCES))
 endef
 $(foreach l,base proto ipc kernels $(EXTRA_LIBRARIES),$(eval $(call library,$(l))))
@@ -125,8 +125,9 @@ help:
 	@echo
 	@echo "BUILD=release|debug|ndebug|asan|tsan (now $(BUILD))   WERROR=0|1 (now $(WERROR))   POINTS=0|1: points to die at (now $(POINTS))"
 	@echo "CC, CFLAGS, LDFLAGS, O=build/BUILD"
+	@echo "CUDA=0|1 (now $(CUDA)): kernels for GPUs; CUDA_COMPILER=nvcc|nvrtc; tools/setup cuda, or nvrtc, installs one"
 
-all: $(patsubst %,$(O)/%,$(PROGRAMS)) $(patsubst %,$(O)/lib%.a,base proto ipc kernels $(EXTRA_LIBRARIES)) \
+all: say-cuda $(patsubst %,$(O)/%,$(PROGRAMS)) $(patsubst %,$(O)/lib%.a,base proto ipc kernels $(EXTRA_LIBRARIES)) \
         $(EXTRA_FILES)
 
 check-programs: all $(patsubst %,$(O)/%,$(TESTS) $(TEST_PROGRAMS))

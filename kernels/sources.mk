@@ -36,5 +36,6 @@ FLAGS_kernels/cpu_copy_avx := -mavx
 endif
 
 # The CUDA device: the driver as a table that is looked up at run time, so nothing of it is needed to build or to start.
-kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c kernels/cuda_image_none.c
+kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c
 kernels_SOURCES += kernels/cuda_memory.c
+include kernels/cuda/images.mk
