@@ -1,0 +1,167 @@
+"""The images for GPUs inside the daemon are those that it lists, and a kernel that takes too much fails the build."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import re
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from daemon import build_directory
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHITECTURES = [80, 86, 89, 90, 100, 120]
+EM_CUDA = 190
+NVCC_LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'ckv_k_{name}' for 'sm_{arch}'
+ptxas info    : Function properties for ckv_k_{name}
+    {stack} bytes stack frame, {stack} bytes spill stores, 0 bytes spill loads
+ptxas info    : Used {registers} registers, used 1 barriers
+"""
+
+
+def kernels() -> set[str]:
+    """Names of all kernels, as the driver finds them."""
+    text = (ROOT / "kernels/cuda/kernels.def").read_text()
+    return {f"ckv_k_{name}" for name in re.findall(r"^KERNEL\((\w+)", text, re.MULTILINE)}
+
+
+def images_in(program: bytes) -> Iterator[tuple[int, set[str]]]:
+    """Architecture and kernels of each piece of machine code for GPUs in a program, from ELF header and sections."""
+    at = program.find(b"\x7fELF\x02\x01", 1)
+    while at >= 0:
+        (machine,) = struct.unpack_from("<H", program, at + 18)
+        if machine == EM_CUDA:
+            (sections,) = struct.unpack_from("<Q", program, at + 40)
+            (flags,) = struct.unpack_from("<I", program, at + 48)
+            size, count, names = struct.unpack_from("<HHH", program, at + 58)
+            headers = [struct.unpack_from("<IIQQQQ", program, at + sections + i * size) for i in range(count)]
+            found = set()
+            for name, *_ in headers:
+                start = at + headers[names][4] + name
+                found.add(program[start : program.index(b"\0", start)].decode())
+            architecture = flags >> 8 & 0xFF if program[at + 8] >= 8 else flags & 0xFF
+            yield architecture, {name.removeprefix(".text.") for name in found if name.startswith(".text.")}
+        at = program.find(b"\x7fELF\x02\x01", at + 1)
+
+
+def version() -> list[str]:
+    """What chunkkvd --version prints."""
+    program = build_directory() / "chunkkvd"
+    return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_the_images_listed_are_those_inside() -> None:
+    program = (build_directory() / "chunkkvd").read_bytes()
+    first, second = version()
+    assert re.fullmatch(r"chunkkvd \d+\.\d+\.\d+", first)
+    found = list(images_in(program))
+    ptx = re.findall(rb"\.target sm_(\d+)\s*\n", program)
+    if second == "images for GPUs: none, built with CUDA=0":
+        assert not found
+        assert not ptx
+        return
+    listed = re.fullmatch(
+        r"images for GPUs: (?P<code>(?:sm_\d+ ?)+), PTX compute_80; (?P<compiler>(?:nvcc|nvrtc) \d+\.\d+\.\d+); "
+        r"for drivers of series (?P<series>\d+) \(CUDA (?P<cuda>\d+)\.0\) or newer",
+        second,
+    )
+    assert listed, second
+    assert [int(name.removeprefix("sm_")) for name in listed["code"].split()] == ARCHITECTURES
+    assert [architecture for architecture, _ in found] == ARCHITECTURES
+    assert listed["cuda"] == listed["compiler"].split()[1].split(".")[0]
+    assert listed["series"] == {"12": "525", "13": "580"}[listed["cuda"]]
+    assert ptx == [b"80"]
+
+
+def test_each_image_has_every_kernel_and_no_other() -> None:
+    program = (build_directory() / "chunkkvd").read_bytes()
+    found = list(images_in(program))
+    if not found:
+        assert version()[1].endswith("built with CUDA=0")
+        return
+    for architecture, names in found:
+        assert names == kernels(), f"sm_{architecture}"
+    entries = {name.decode() for name in re.findall(rb"\.visible \.entry (ckv_k_\w+)\(", program)}
+    assert entries == kernels()
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """tools/cuda-images with two kernels and a table of bounds of its own."""
+    path = str(ROOT / "tools/cuda-images")
+    spec = importlib.util.spec_from_loader("cuda_images", importlib.machinery.SourceFileLoader("cuda_images", path))
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    monkeypatch.setattr(module, "KERNELS", tmp_path / "kernels.def")
+    monkeypatch.setattr(module, "BOUNDS", tmp_path / "registers.txt")
+    module.KERNELS.write_text("KERNEL(one, score)\nKERNEL(two, score)\n")
+    module.BOUNDS.write_text("# nothing\n")
+    return module
+
+
+def compile_of(tool: ModuleType, out: Path, stack: int = 0, registers: int = 40) -> None:
+    """As if nvcc 13 had compiled both kernels; kernel one takes on sm_90 what is given."""
+    logs = [
+        NVCC_LOG.format(name=name, arch=arch, stack=taken[0], registers=taken[1])
+        for arch in ARCHITECTURES
+        for name in ("one", "two")
+        for taken in [(stack, registers) if (name, arch) == ("one", 90) else (0, 40)]
+    ]
+    tool.write_resources("nvcc 13.0.88", out, logs)
+
+
+def test_a_spill_fails_unless_it_is_listed(tool: ModuleType, tmp_path: Path) -> None:
+    compile_of(tool, tmp_path)
+    tool.check_resources("nvcc 13.0.88", tmp_path)
+    compile_of(tool, tmp_path, stack=8)
+    with pytest.raises(tool.Failed, match="ckv_k_one on sm_90: a stack frame of 8 bytes, 8 bytes of spill stores"):
+        tool.check_resources("nvcc 13.0.88", tmp_path)
+    tool.BOUNDS.write_text("spills nvcc 13.0.88 ckv_k_two\nspills nvrtc 12.8.93 ckv_k_one\n")
+    with pytest.raises(tool.Failed):
+        tool.check_resources("nvcc 13.0.88", tmp_path)
+    tool.BOUNDS.write_text("spills nvcc 13.0.88 ckv_k_two ckv_k_one  # until it is mended\n")
+    tool.check_resources("nvcc 13.0.88", tmp_path)
+
+
+def test_registers_are_bounded_for_the_compiler_they_were_measured_with(tool: ModuleType, tmp_path: Path) -> None:
+    bound = "nvcc 13.0.88 ckv_k_{} 40 40 40 40 40 40\n"
+    tool.BOUNDS.write_text(bound.format("one") + bound.format("two"))
+    compile_of(tool, tmp_path, registers=40)
+    tool.check_resources("nvcc 13.0.88", tmp_path)
+    compile_of(tool, tmp_path, registers=41)
+    with pytest.raises(tool.Failed, match=r"ckv_k_one on sm_90: 41 registers, and .* allows 40"):
+        tool.check_resources("nvcc 13.0.88", tmp_path)
+    tool.check_resources("nvcc 13.1.5", tmp_path)
+    tool.BOUNDS.write_text(bound.format("one"))
+    compile_of(tool, tmp_path)
+    with pytest.raises(tool.Failed, match=r"ckv_k_two on sm_80: 40 registers, and .* allows none"):
+        tool.check_resources("nvcc 13.0.88", tmp_path)
+
+
+def test_a_log_that_says_nothing_of_a_kernel_fails(tool: ModuleType, tmp_path: Path) -> None:
+    logs = [NVCC_LOG.format(name="one", arch=arch, stack=0, registers=40) for arch in ARCHITECTURES]
+    with pytest.raises(tool.Failed, match="does not speak of the kernels"):
+        tool.write_resources("nvcc 13.0.88", tmp_path, logs)
+
+
+def test_machine_code_of_another_architecture_is_refused(tool: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "sm_90.cubin"
+    for abi, flags in [(7, 0x5A055A), (8, 0xA005A04)]:
+        head = bytearray(64)
+        head[:9] = b"\x7fELF\x02\x01\x01\x41" + bytes([abi])
+        struct.pack_into("<H", head, 18, EM_CUDA)
+        struct.pack_into("<I", head, 48, flags)
+        path.write_bytes(head)
+        tool.check_machine_code(path, 90)
+        with pytest.raises(tool.Failed, match="machine 190, sm_90"):
+            tool.check_machine_code(path, 80)
