@@ -38,6 +38,7 @@ enum ckv_job_outcome {
         CKV_JOB_BAD_LSE,            /* R40; fail_group, fail_layer, fail_unit (query head) */
         CKV_JOB_NO_MEMORY,
         CKV_JOB_NOT_ON_DEVICE,      /* this device does not compute that, and did nothing; fail_group, fail_field */
+        CKV_JOB_DEVICE_FAILED,      /* a call of the device's driver failed: fail_code; nothing was changed, and others may fare better */
         CKV_JOB_DEVICE_LOST,        /* the device's context is gone. CKV_STAGE_MOVE: rows may be torn, as far as steps.done tells */
 };
 
@@ -133,7 +134,8 @@ struct ckv_job {
         enum ckv_job_outcome outcome;
         uint32_t fail_group, fail_layer, fail_unit;       /* index into groups, layer number, unit index */
         enum ckv_policy_field fail_field;      /* CKV_FIELD_NONE: how the planes lie */
-        uint64_t fail_need;                    /* bytes that scores_in or scores_out should have */
+        int fail_code;                         /* CUresult of CKV_JOB_DEVICE_FAILED and _LOST */
+        uint64_t fail_need;                    /* bytes that scores_in or scores_out should have; CKV_JOB_NOT_ON_DEVICE: of scratch, or 0 */
         uint64_t started_nsec;                 /* first slice of CKV_STAGE_PLAN */
         uint64_t score_nsec, select_nsec, move_nsec;      /* time in the phase, first slice to last */
         uint64_t device_nsec;                  /* time that slices of this job occupied the device */

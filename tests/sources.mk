@@ -347,3 +347,11 @@ test_cuda_memory_SOURCES := tests/test_cuda_memory.c tests/support_fake.c
 test_cuda_memory_LIBS := kernels base
 test_cuda_memory_LDLIBS := $(CHECK_LDLIBS)
 $(O)/test_cuda_memory: | $(O)/fake/libcuda.so.1
+
+# the CUDA backend on the stand-in driver
+TESTS += test_cuda_backend
+test_cuda_backend_SOURCES := tests/support_image.c tests/test_cuda_backend.c tests/support_fake.c tests/support_subject.c \
+        tests/support_random.c tests/support_gap.c
+test_cuda_backend_LIBS := kernels base
+test_cuda_backend_LDLIBS := $(CHECK_LDLIBS)
+$(O)/test_cuda_backend: | $(O)/fake/libcuda.so.1
