@@ -27,8 +27,7 @@ static bool serves(const struct ckv_job *job, const struct ckv_job_group *group,
         struct ckv_query_rows part = ckv_ref_query_rows(job, group);
         uint32_t votes = part.vote_end - part.vote_first, older = part.contrast_end - part.contrast_first;
 
-        return policy->scorer == CKV_SCORER_WINDOW && policy->softcap == 0 && policy->window_reduce != CKV_ROWS_MAX &&
-               CKV_MAX(votes, older) <= panel && ckv_plane_dims_adjacent(&layer->k) &&
+        return policy->scorer == CKV_SCORER_WINDOW && CKV_MAX(votes, older) <= panel && ckv_plane_dims_adjacent(&layer->k) &&
                (layer->k.scale == 0 || layer->k.scale == 1) &&
                window->takes(layer->k.dtype, job->queries.dtype, group->head_dim_k);
 }

@@ -4,12 +4,12 @@
  *
  *                                                 log-sum-exp given    not given
  *     units by sum or mean, heads and groups by
- *     sum or mean, pool none or avg, no weight
- *     of values, no mute, nothing that looks at
- *     rows, units of 4 rows or more on average    LSE                  UNITS
+ *     sum or mean, the window's sum, pool none
+ *     or avg, no weight of values, no mute,
+ *     nothing that looks at rows, units of 4
+ *     rows or more on average                     LSE                  UNITS
  *     anything else                               LSE                  TWICE
- *     raw_qk, soft cap, largest of the window,
- *     more rows than a panel holds; other
+ *     raw_qk, more rows than a panel holds; other
  *     scorers; keys that the kernel cannot take   GENERAL              GENERAL
  *
  * UNITS keeps a sum for each query and unit, because what the weights of a query

@@ -5,14 +5,14 @@
  *
  *     UNITS   (scheme B) P[column][query] = sum over rows of part * 2^(logit - reference), and each query's sum over all
  *             rows that it sees; the references are fixed before the pass
- *     ROWS    (scheme A) for each query head and row, the sum over its queries of 2^(logit - reference), where the
- *             reference is the query's log-sum-exp
+ *     ROWS    (scheme A) for each query head and row, the sum over its queries of 2^(logit - reference), or the largest of
+ *             these, where the reference is the query's log-sum-exp
  *
  * A pass without a map gives the sums alone: the first of the two passes of
  * scheme C, whose second is ROWS.  cpu_attention.c knows which scheme serves.
  *
- * What these kernels do not take (soft caps, scaled or scattered elements,
- * contrast, ...) goes through those of cpu_kernel.h, which take everything.
+ * What these kernels do not take (scaled or scattered elements, other types
+ * of number, ...) goes through those of cpu_kernel.h, which take everything.
  */
 #ifndef CKV_KERNELS_CPU_WINDOW_H
 #define CKV_KERNELS_CPU_WINDOW_H
@@ -53,7 +53,8 @@ struct ckv_cpu_window_segment {
         const void *queries;            /* of pack() */
         uint32_t query_count, window;   /* query n is query row n % window of query head n / window of this KV head */
         const uint32_t *low, *high;     /* [window] rows low .. high-1 are visible; both ascend with the query row (R34) */
-        float factor;                   /* logit in units of log 2 = product * factor */
+        float factor, cap;              /* logit in units of log 2 = product * factor, or with a cap cap * tanh(product * factor) */
+        bool most;                      /* rows(): of the queries of a head the largest weight counts, not their sum */
         const float *reference;         /* [query_count padded] in units of log 2; 0 in the padding */
 
         void *scratch;                  /* of the thread: [CKV_CPU_SCRATCH_FLOATS] floats, aligned */
@@ -87,7 +88,7 @@ struct ckv_cpu_window_kernel {
                       float *ret_total);
 
         /**
-         * rows() - scheme A: sums over the queries of each head
+         * rows() - scheme A: sums over the queries of each head, or their largest; a NaN among them is handed on
          * @inverse:   [query_count padded] each weight is multiplied by it; 0 in the padding
          * @ret_a:     query head n, row first + i goes to ret_a[n * stride + i]
          * @ret_above: [query_count padded] logit - reference, at most (R40), and where it is above 0 it counts as 0; NULL: not asked

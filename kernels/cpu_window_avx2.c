@@ -75,20 +75,45 @@ static inline __attribute__((always_inline)) VEC power(VEC t) {
         return MUL(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(n), 23)));
 }
 
-/* Of each four lanes, sums of two: a's and b's in turns */
-static inline VEC fold_lanes(VEC a, VEC b) {
-        return ADD(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+/* tanh(v) = (2^t - 1) / (2^t + 1) with t = v * 2 / ln 2; kernels/cpu_tanh_avx512.inc says more */
+#define TANGENT_UNIT 0x1.715476p+1f
+
+static inline __attribute__((always_inline)) VEC tangent(VEC t) {
+        const VEC magic = SET1(0x1.8p23f + 127);
+        VEC n, f, p, scale;
+
+        t = MIN(SET1(40), MAX(SET1(-40), t));
+        n = ADD(t, magic);
+        f = _mm256_sub_ps(t, _mm256_sub_ps(n, magic));
+        scale = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(n), 23));
+        p = FMADD(SET1(0x1.41d334p-13f), f, SET1(0x1.5f456ap-10f));
+        p = FMADD(p, f, SET1(0x1.3b2dbcp-7f));
+        p = FMADD(p, f, SET1(0x1.c6aed4p-5f));
+        p = FMADD(p, f, SET1(0x1.ebfbdap-3f));
+        p = FMADD(p, f, SET1(0x1.62e430p-1f));
+        p = FMADD(scale, MUL(p, f), _mm256_sub_ps(scale, SET1(1)));
+        return _mm256_div_ps(p, ADD(p, SET1(2)));
 }
 
-static inline VEC fold_pairs(VEC a, VEC b) {
+/* Weights are not negative, so their bits are in order, and a NaN is above all of them, whatever its sign. */
+static inline VEC join(VEC a, VEC b, bool most) {
+        return most ? _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(a), _mm256_castps_si256(b))) : ADD(a, b);
+}
+
+/* Of each four lanes, two joined: a's and b's in turns */
+static inline VEC fold_lanes(VEC a, VEC b, bool most) {
+        return join(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), most);
+}
+
+static inline VEC fold_pairs(VEC a, VEC b, bool most) {
         __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
 
-        return ADD(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+        return join(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)), most);
 }
 
-/* The sum of both quads of a, then of b */
-static inline VEC fold_quads(VEC a, VEC b) {
-        return ADD(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+/* Both quads of a joined, then those of b */
+static inline VEC fold_quads(VEC a, VEC b, bool most) {
+        return join(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31), most);
 }
 
 static bool takes(enum ckv_dtype keys, enum ckv_dtype queries, uint32_t dims) {

@@ -72,7 +72,7 @@ static struct ckv_cpu_window_segment segment_of(const struct ckv_cpu_score *scor
                 .k = &score->layer->k, .table = &score->group->table, .head = state->head_first + head, .first = first,
                 .rows = CKV_MIN(score->group->selection.rows - first, state->segment_rows), .dims = score->group->head_dim_k,
                 .queries = state->packs + head * state->pack_bytes, .query_count = state->query_count, .window = state->rows,
-                .low = state->low, .high = state->high, .factor = (float)state->factor,
+                .low = state->low, .high = state->high, .factor = (float)state->factor, .cap = state->cap,
                 .reference = state->max + (size_t)head * state->stride, .scratch = scratch,
         };
 }
@@ -183,12 +183,14 @@ void ckv__cpu_form_item(void *context, uint32_t item, float *scratch) {
 static void run_rows(const struct ckv_cpu_score *score, const struct ckv_cpu_window_segment *segment, uint32_t head,
                      uint32_t index) {
         const struct ckv_cpu_attention *state = score->state;
+        struct ckv_cpu_window_segment voting = *segment;
         uint32_t rows = score->group->selection.rows;
         float *a = (state->contrast ? state->older : state->a) + (size_t)head * state->per_group * rows + segment->first;
         size_t at = ((size_t)head * state->segments + index) * state->stride;
         bool check = state->scheme == CKV_CPU_LSE;
 
-        state->window->rows(segment, state->inverse + (size_t)head * state->stride, a, rows, check ? state->segment_max + at : NULL,
+        voting.most = !state->contrast && score->group->policy.window_reduce == CKV_ROWS_MAX;
+        state->window->rows(&voting, state->inverse + (size_t)head * state->stride, a, rows, check ? state->segment_max + at : NULL,
                             check ? state->segment_sum + at : NULL);
 }
 

@@ -56,6 +56,8 @@ struct window_shape window_shape_any(uint64_t seed) {
         };
 
         shape.per_group = 1 + below(&state, shape.window > 32 ? 4 : 8);
+        shape.most = below(&state, 3) == 0;
+        shape.cap = below(&state, 3) == 0 ? 3 + uniform(&state) * 2 : below(&state, 6) == 0 ? 300 : 0;
         return shape;
 }
 
@@ -82,7 +84,8 @@ static void lay_out(struct window_problem *p, uint64_t *state) {
         }
         p->segment = (struct ckv_cpu_window_segment){
                 .k = &p->plane, .table = &p->table, .head = below(state, shape->heads), .first = first, .rows = shape->rows,
-                .dims = shape->dims, .window = shape->window, .query_count = shape->window * shape->per_group, .factor = 0.09f,
+                .dims = shape->dims, .window = shape->window, .query_count = shape->window * shape->per_group,
+                .factor = shape->cap > 0 ? 0.09f / shape->cap : 0.09f, .cap = shape->cap, .most = shape->most,
         };
         p->keys = must(malloc(count * p->plane.block_stride));
         for (size_t i = 0; i < count * p->plane.block_stride / 2; i++)
@@ -244,7 +247,7 @@ static void near(const char *what, uint32_t i, uint32_t n, double got, double wa
         ck_assert_msg(fabs(got - want) <= 2e-5 * fabs(want) + 1e-37, "%s %u, query or head %u: %g instead of %g", what, i, n, got, want);
 }
 
-/* What one query makes of the segment; adds to what all of a head make */
+/* What one query makes of the segment; joins what the others of its head make */
 static void check_query(const struct window_problem *p, const struct window_results *r, uint32_t n, bool checked, double *sum_a) {
         uint32_t columns = p->map.parts ? p->map.columns : 0, dims = p->shape.dims, t = n % p->shape.window;
         double total = 0, row_total = 0, above = -INFINITY, *of_columns = must(calloc(columns + 1, sizeof(double)));
@@ -257,7 +260,10 @@ static void check_query(const struct window_problem *p, const struct window_resu
                         continue;
                 for (uint32_t x = 0; x < dims; x++)
                         product += (double)ckv_bf16_to_f32(*window_key(p, i, x)) * (double)p->queries[(size_t)n * dims + x];
-                logit = product * (double)p->segment.factor - (double)p->reference[n];
+                logit = product * (double)p->segment.factor;
+                if (p->shape.cap > 0)
+                        logit = (double)p->shape.cap * tanh(logit);
+                logit -= (double)p->reference[n];
                 w = exp2(logit);
                 total += w;
                 for (uint32_t e = columns ? p->map.first[i] : 0; columns && e < p->map.first[i + 1]; e++)
@@ -265,7 +271,7 @@ static void check_query(const struct window_problem *p, const struct window_resu
                 above = fmax(above, logit);
                 w = exp2(checked ? fmin(logit, 0) : logit) * (double)p->inverse[n];
                 row_total += w;
-                sum_a[i] += w;
+                sum_a[i] = p->shape.most ? fmax(sum_a[i], w) : sum_a[i] + w;
         }
         near("total", 0, n, (double)r->total[n], total);
         for (uint32_t c = 0; c < columns; c++)

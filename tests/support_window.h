@@ -32,6 +32,8 @@ struct window_shape {
         enum window_layout layout;
         enum window_map map;
         bool masked;                    /* some query does not see some row */
+        bool most;                      /* the largest weight of a head, not the sum */
+        float cap;                      /* 0: none */
 };
 
 struct window_problem {

@@ -78,9 +78,10 @@ START_TEST(table_of_policies) {
         CHECK_POLICY(CKV_CPU_TWICE, CKV_CPU_LSE, .value_weight = CKV_WEIGHT_L2);
         CHECK_POLICY(CKV_CPU_TWICE, CKV_CPU_LSE, .mute = 4, .given = CKV_GIVEN_MUTE);
         CHECK_POLICY(CKV_CPU_TWICE, CKV_CPU_LSE, .profile = CKV_PROFILE_RETRIEVAL);
-        CHECK_POLICY(CKV_CPU_GENERAL, CKV_CPU_GENERAL, .softcap = 30);
+        CHECK_POLICY(CKV_CPU_UNITS_ONCE, CKV_CPU_LSE, .softcap = 30);
+        CHECK_POLICY(CKV_CPU_TWICE, CKV_CPU_LSE, .softcap = 30, .fill = CKV_FILL_BEST);
+        CHECK_POLICY(CKV_CPU_TWICE, CKV_CPU_LSE, .window_reduce = CKV_ROWS_MAX, .vote_rows = 4);
         CHECK_POLICY(CKV_CPU_GENERAL, CKV_CPU_GENERAL, .scorer = CKV_SCORER_RAW_QK);
-        CHECK_POLICY(CKV_CPU_GENERAL, CKV_CPU_GENERAL, .window_reduce = CKV_ROWS_MAX, .vote_rows = 4);
 }
 END_TEST
 
@@ -219,6 +220,7 @@ START_TEST(units_within_r31) {
                         asked.group_heads = dice_roll(&dice, 2) ? CKV_GROUP_SUM : CKV_GROUP_MEAN;
                         asked.unit_reduce = dice_roll(&dice, 2) ? CKV_UNIT_MEAN : CKV_UNIT_SUM;
                         asked.sliding = dice_roll(&dice, 3) ? 0 : 1 + dice_roll(&dice, 300);
+                        asked.softcap = dice_roll(&dice, 3) ? 0 : 5 + dice_roll(&dice, 60);
                 }
                 random = random_job_new(seed + 900, &shape);
                 group = &random->job->groups[0];

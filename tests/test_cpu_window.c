@@ -184,6 +184,37 @@ START_TEST(numbers_that_are_none) {
 }
 END_TEST
 
+/* The largest weight of a head is no place to hide a NaN in: rows where a query sees one are NaN, and no others. */
+START_TEST(most_of_no_number) {
+        const struct ckv_cpu_window_kernel *kernel = kernel_at(_i);
+        struct window_shape shape = { .rows = 70, .dims = 64, .heads = 1, .per_group = 3, .layout = LAYOUT_TOKENS_OUTSIDE,
+                                      .map = MAP_NONE, .most = true };
+
+        for (uint32_t i = 0; kernel && i < 12; i++) {
+                static const uint32_t windows[] = { 1, 5, 24, 100 };
+                static const uint16_t bad[] = { 0x7fc0, 0xffc1, 0x7f80 };
+                struct window_problem *problem;
+                struct window_results results;
+
+                shape.window = windows[i % 4];
+                problem = window_problem_new(i, &shape);
+                *window_key(problem, 33, 7) = bad[i / 4];
+                /* times an infinity: a NaN, and the sign of a NaN counts for nothing */
+                for (uint32_t t = 0; t < shape.window && i >= 8; t++)
+                        problem->queries[(size_t)(shape.window + t) * 64 + 7] = 0;
+                results = window_run(problem, kernel, i % 2);
+                for (uint32_t h = 0; h < 3; h++)
+                        for (uint32_t r = 0; r < 70; r++)
+                                if (r != 33)
+                                        ck_assert(isfinite(results.a[h * results.stride + r]));
+                                else if (i < 8 || h == 1)
+                                        ck_assert_msg(isnan(results.a[h * results.stride + r]), "%u, head %u", i, h);
+                window_results_free(&results);
+                (void)window_problem_free(problem);
+        }
+}
+END_TEST
+
 /* Weights beyond binary32 show as infinity, those below it are 0. */
 START_TEST(references_far_off) {
         const struct ckv_cpu_window_kernel *kernel = kernel_at(_i);
@@ -216,6 +247,7 @@ int main(void) {
         tcase_add_loop_test(tcase, other_types, 0, 3);
         tcase_add_loop_test(tcase, what_they_take, 0, 3);
         tcase_add_loop_test(tcase, numbers_that_are_none, 0, 3);
+        tcase_add_loop_test(tcase, most_of_no_number, 0, 3);
         tcase_add_loop_test(tcase, references_far_off, 0, 3);
         suite_add_tcase(suite, tcase);
         srunner_run_all(runner, CK_ENV);
