@@ -66,6 +66,37 @@ void ckv__cpu_fold_weights(const struct ckv_cpu_fold *fold, uint32_t item, uint3
         }
 }
 
+/* pool = avg for rows from .. end-1 of a head: each takes in its neighbours in ascending order, all rows one of them at a time. */
+static void pool_mean(const struct stretch *stretch, uint32_t end, uint32_t half, uint32_t domain, const double *near, double *out) {
+        memset(out, 0, (end - stretch->from) * sizeof(*out));
+        for (uint32_t i = 0; i <= 2 * half; i++) {
+                uint32_t first = CKV_MAX(stretch->from, i < half ? half - i : 0);
+                uint32_t last = CKV_MIN(end, domain + half - CKV_MIN(i, domain + half));
+
+                for (uint32_t j = first; j < last; j++)
+                        out[j - stretch->from] += near[j + i - half - stretch->near];
+        }
+        for (uint32_t i = 0; i < end - stretch->from; i++)
+                out[i] = out[i] / (double)(2 * half + 1);
+}
+
+/* pool = max for rows from .. end-1 of a head: a maximum of 2, of 4, of 8 rows and so on, and two of these overlap in a pool. */
+static void pool_most(const struct stretch *stretch, uint32_t end, uint32_t half, uint32_t domain, const double *near, double *out) {
+        uint32_t first = stretch->from > half ? stretch->from - half : 0, last = CKV_MIN(domain - end, half) + end;
+        uint32_t before = half - (stretch->from - first), width = 2 * half + 1, count = end - stretch->from + 2 * half, held = 1;
+        double most[SPAN];
+
+        /* most[i] begins with row from - half + i; outside there is nothing */
+        for (uint32_t i = 0; i < count; i++)
+                most[i] = -INFINITY;
+        memcpy(most + before, near + first - stretch->near, (last - first) * sizeof(*most));
+        for (; 2 * held <= width; held *= 2)
+                for (uint32_t i = 0; i + held < count; i++)
+                        most[i] = greater(most[i], most[i + held]);
+        for (uint32_t i = 0; i < end - stretch->from; i++)
+                out[i] = greater(most[i], most[i + width - held]);
+}
+
 /* One head: out[to - from] = its weights pooled */
 static void pool_head(const struct ckv_cpu_fold *fold, const struct stretch *stretch, uint32_t item, double *out) {
         const struct ckv_policy *policy = &fold->group->policy;
@@ -79,22 +110,10 @@ static void pool_head(const struct ckv_cpu_fold *fold, const struct stretch *str
         else
                 ckv__cpu_fold_weights(fold, item, stretch->near, stretch->far, near);
         end = CKV_MAX(CKV_MIN(stretch->to, domain), stretch->from);
-        for (uint32_t j = stretch->from; j < end; j++)
-                out[j - stretch->from] = policy->pool == CKV_POOL_AVG ? 0 : near[(j > half ? j - half : 0) - stretch->near];
-        /* each row takes in its neighbours in ascending order, all rows one of them at a time */
-        for (uint32_t i = 0; i <= 2 * half && end > stretch->from; i++) {
-                uint32_t first = CKV_MAX(stretch->from, i < half ? half - i : 0);
-                uint32_t last = CKV_MIN(end, domain + half - CKV_MIN(i, domain + half));
-
-                if (policy->pool == CKV_POOL_AVG)
-                        for (uint32_t j = first; j < last; j++)
-                                out[j - stretch->from] += near[j + i - half - stretch->near];
-                else
-                        for (uint32_t j = first; j < last; j++)
-                                out[j - stretch->from] = greater(out[j - stretch->from], near[j + i - half - stretch->near]);
-        }
-        for (uint32_t j = stretch->from; j < end && policy->pool == CKV_POOL_AVG; j++)
-                out[j - stretch->from] = out[j - stretch->from] / (double)policy->pool_size;
+        if (end > stretch->from && policy->pool == CKV_POOL_MAX)
+                pool_most(stretch, end, half, domain, near, out);
+        else if (end > stretch->from)
+                pool_mean(stretch, end, half, domain, near, out);
         memcpy(out + end - stretch->from, near + end - stretch->near, (stretch->to - end) * sizeof(*out));
 }
 
