@@ -9,8 +9,8 @@
  * failure that is reported when there are several.  A batch is one slice; what
  * is done on the host stops between two sets when the slice is over.
  *
- * Sets are selected on the host: the scores of all units are some 50 kB for the
- * longest usual sequences, and ckv_select() takes less than the bus.
+ * Kept sets come from the GPU as runs, or where it does not select them
+ * (kernels/cuda_select.h) from ckv_select(), by scores that come down.
  */
 #include "kernels/cuda_plan.h"
 
@@ -57,7 +57,7 @@ static void leave_group(struct ckv_cuda_plan *plan) {
 /* What the layers of an unsettled group need. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
 static int allocate(struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
         size_t heads = ckv_score_heads(group), rows = (size_t)group->selection.rows + 1;
-        bool need_rows = ckv_scores_need_rows(group) || group->kept_mass;
+        bool need_rows = ckv_scores_need_rows(group);
         int r = ckv_units_init(&plan->units, &group->selection, plan->protected_rows);
 
         if (r < 0)
@@ -72,7 +72,7 @@ static int allocate(struct ckv_cuda_plan *plan, const struct ckv_job_group *grou
                         return -ENOMEM;
         }
         if (!group->scores.in) {
-                plan->score = ckv__cuda_score_new(plan->job, group, &plan->units, need_rows);
+                plan->score = ckv__cuda_score_new(plan->job, group, &plan->units, plan->protected_rows);
                 return plan->score ? 0 : -ENOMEM;
         }
         plan->given_units = malloc(heads * ((size_t)plan->units.count + 1) * sizeof(*plan->given_units));
@@ -129,9 +129,7 @@ static const float *units_of(const struct ckv_cuda_plan *plan, const struct ckv_
 }
 
 static const float *rows_of(const struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
-        if (!plan->score)
-                return plan->given_rows;
-        return plan->batch.rows ? plan->batch.rows + (size_t)plan->in_batch * ckv_score_heads(group) * group->selection.rows : NULL;
+        return plan->score ? plan->batch.rows + (size_t)plan->in_batch * ckv_score_heads(group) * group->selection.rows : plan->given_rows;
 }
 
 /* Before the first set of a leader: are its scores good, and who wants them? Return: 0, or -ENOMEM, or 1 with the job's outcome. */
@@ -161,6 +159,20 @@ static void weigh(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
                 ckv_sets_weigh(group, plan->layer, plan->t);
 }
 
+/* One kept set that the GPU selected, or a copy for a layer that follows. Return: as ckv_select(). */
+static int take_set(struct ckv_cuda_plan *plan, struct ckv_job_group *group, uint32_t layer, uint32_t head, uint32_t *ret_unit) {
+        uint64_t set = (uint64_t)plan->in_batch * group->kept_heads + head;
+        const uint32_t *counts = plan->batch.counts + 3 * set;
+        struct ckv_kept *kept = &group->kept[(uint64_t)layer * group->kept_heads + head];
+
+        if (counts[2] != UINT32_MAX) {
+                *ret_unit = plan->units.index[counts[2]];
+                return CKV_SELECT_E_NONFINITE;
+        }
+        return ckv_kept_copy(&(struct ckv_kept){ .runs = (struct ckv_run *)(uintptr_t)(plan->batch.runs + set * plan->batch.runs_most),
+                                                 .run_count = counts[0], .count = counts[1] }, kept);
+}
+
 /* The next set of the leader at hand or of one that follows it. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
 static int select_next(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
         uint32_t end = ckv_sets_next_leader(group, plan->layer), unit = 0;
@@ -169,8 +181,11 @@ static int select_next(struct ckv_cuda_plan *plan, struct ckv_job_group *group) 
 
         if (r != 0)
                 return r;
-        r = ckv_sets_select(group, &plan->units, plan->protected_rows, layer, plan->layer, head, units_of(plan, group),
-                            rows_of(plan, group), &unit);
+        if (plan->score && plan->batch.counts)
+                r = take_set(plan, group, layer, head, &unit);
+        else
+                r = ckv_sets_select(group, &plan->units, plan->protected_rows, layer, plan->layer, head, units_of(plan, group),
+                                    rows_of(plan, group), &unit);
         CKV_POINT(select_set);
         if (r == CKV_SELECT_E_NONFINITE)
                 return fail_layer(plan, group, CKV_JOB_NONFINITE, unit);

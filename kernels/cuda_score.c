@@ -15,45 +15,23 @@
 
 #include "base/clock.h"
 #include "base/macros.h"
-#include "kernels/cuda_layers.h"
+#include "kernels/cuda_launches.h"
+#include "kernels/cuda_select.h"
 #include "kernels/cuda_shape.h"
 #include "kernels/reference.h"
+#include "kernels/scores.h"
 #include "kernels/sets.h"
 
 #include <string.h>
 
-enum table { TABLE_ENTRIES, TABLE_VISIBLE, TABLE_SEEN, TABLE_UNIT_OF_ROW, TABLE_FIRST_ROW, TABLE_SIZE, _TABLES };
-
-/* What a batch has in the scratch; the first ones are of kernels/cuda_layers.h. */
-enum room {
-        ROOM_PART = _CKV__CUDA_LAYER_ROOMS, ROOM_LSE, ROOM_INPUT, ROOM_WRONG, ROOM_KEY_PART, ROOM_NORMS, ROOM_ROWS, ROOM_UNITS, _ROOMS,
-};
-
-struct ckv_cuda_score {
-        const struct ckv_job *job;
-        const struct ckv_job_group *group;
-        const struct ckv_units *units;
-        bool need_rows;
-        bool keys;                      /* the scorer gives S[g][j] and reads no queries */
-        bool mean;                      /* norm means something */
-        uint32_t votes, vote_first;
-        uint32_t *visible, *seen;       /* [votes][2], [L + 1]; NULL where they mean nothing */
-
-        struct {
-                const void *from;
-                uint64_t bytes;
-                CUdeviceptr at;
-        } tables[_TABLES];
-        uint64_t owner, tables_end;     /* of the scratch, once the tables are there */
-
-        uint64_t each[_ROOMS];          /* bytes of one layer */
-        CUdeviceptr at[_ROOMS];
-        struct ckv__cuda_layers layers;
-
-        uint32_t room_layers;           /* that wrong, unit_scores and row_scores have room for */
-        uint32_t *wrong;
-        float *unit_scores, *row_scores;
-};
+static void free_room(struct ckv_cuda_score *score) {
+        free(score->wrong);
+        free(score->counts);
+        free(score->unit_scores);
+        free(score->row_scores);
+        free(score->runs);
+        score->room_layers = 0;
+}
 
 struct ckv_cuda_score *ckv__cuda_score_free(struct ckv_cuda_score *score) {
         if (!score)
@@ -61,9 +39,7 @@ struct ckv_cuda_score *ckv__cuda_score_free(struct ckv_cuda_score *score) {
         ckv__cuda_layers_deinit(&score->layers);
         free(score->visible);
         free(score->seen);
-        free(score->wrong);
-        free(score->unit_scores);
-        free(score->row_scores);
+        free_room(score);
         free(score);
         return NULL;
 }
@@ -114,6 +90,8 @@ static void init_tables(struct ckv_cuda_score *score) {
         score->tables[TABLE_FIRST_ROW].bytes = units * word;
         score->tables[TABLE_SIZE].from = score->units->size;
         score->tables[TABLE_SIZE].bytes = units * word;
+        score->tables[TABLE_PROTECT].from = score->protected_rows;
+        score->tables[TABLE_PROTECT].bytes = score->selects ? rows : 0;
 }
 
 static void init_rooms(struct ckv_cuda_score *score) {
@@ -133,10 +111,15 @@ static void init_rooms(struct ckv_cuda_score *score) {
                 each[ROOM_NORMS] = group->kv_heads * rows * sizeof(float);
         each[ROOM_ROWS] = heads * rows * sizeof(float);
         each[ROOM_UNITS] = heads * score->units->count * sizeof(float);
+        if (!score->selects)
+                return;
+        each[ROOM_FLAGS] = heads * rows;
+        each[ROOM_RUNS] = heads * score->runs_most * sizeof(struct ckv_run);
+        each[ROOM_COUNTS] = heads * 3 * sizeof(uint32_t);
 }
 
-struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_units *units,
-                                           bool need_rows) {
+struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const struct ckv_job_group *group,
+                                           const struct ckv_units *units, const uint8_t *protected_rows) {
         struct ckv_cuda_score *score = calloc(1, sizeof(*score));
 
         if (!score)
@@ -144,7 +127,12 @@ struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const stru
         score->job = job;
         score->group = group;
         score->units = units;
-        score->need_rows = need_rows;
+        score->protected_rows = protected_rows;
+        score->selects = ckv__cuda_selects(group, units);
+        score->runs_most = ckv__cuda_select_runs(group);
+        score->units_down = !score->selects || (group->scores.out && !group->scores.by_row);
+        score->rows_down = (!score->selects && ckv_scores_need_rows(group)) || (group->scores.out && group->scores.by_row) ||
+                           group->kept_mass;
         score->keys = ckv_ref_scores_kv_heads(&group->policy);
         if (!score->keys && !init_queries(score))
                 return ckv__cuda_score_free(score);
@@ -214,118 +202,66 @@ static uint32_t count_layers(const struct ckv_cuda_score *score, const struct ck
 }
 
 static bool make_room(struct ckv_cuda_score *score, uint32_t layers) {
-        size_t rows = score->need_rows ? score->each[ROOM_ROWS] : 0;
+        const uint64_t *each = score->each;
 
         if (layers <= score->room_layers)
                 return true;
-        free(score->wrong);
-        free(score->unit_scores);
-        free(score->row_scores);
-        score->room_layers = 0;
-        score->wrong = malloc(layers * sizeof(*score->wrong));
-        score->unit_scores = malloc(layers * score->each[ROOM_UNITS] + 1);
-        score->row_scores = malloc(layers * rows + 1);
-        if (!score->wrong || !score->unit_scores || !score->row_scores)
+        free_room(score);
+        score->wrong = malloc(layers * each[ROOM_WRONG]);
+        score->counts = malloc(layers * each[ROOM_COUNTS] + 1);
+        score->unit_scores = malloc(layers * each[ROOM_UNITS] + 1);
+        score->row_scores = malloc(layers * (ckv_scores_need_rows(score->group) || score->rows_down ? each[ROOM_ROWS] : 0) + 1);
+        score->runs = malloc(layers * each[ROOM_RUNS] + 1);
+        if (!score->wrong || !score->counts || !score->unit_scores || !score->row_scores || !score->runs) {
+                free_room(score);
+                score->wrong = score->counts = NULL;
+                score->unit_scores = score->row_scores = NULL;
+                score->runs = NULL;
                 return false;
+        }
         score->room_layers = layers;
         return true;
 }
 
-static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
-        const struct ckv_job_group *group = score->group;
-        const struct ckv_job_queries *queries = &score->job->queries;
-        struct ckv_k_score p = {
-                .layers = score->at[CKV__CUDA_LAYER_STRUCTS], .visible = score->tables[TABLE_VISIBLE].at, .part = score->at[ROOM_PART],
-                .lse = score->at[ROOM_LSE], .weights = score->at[ROOM_INPUT], .wrong = score->at[ROOM_WRONG],
-                .table = ckv__cuda_table(&group->table, score->tables[TABLE_ENTRIES].at),
-                .query_head_stride = score->layers.head_stride, .query_row_stride = score->layers.row_stride,
-                .query_dtype = queries->dtype, .query_rows = queries->rows, .ring_start = queries->ring_start,
-                .query_first = score->vote_first, .votes = score->votes, .layer_count = score->layers.count,
-                .kv_heads = group->kv_heads, .q_heads = group->q_heads, .head_dim = group->head_dim_k, .rows = group->selection.rows,
-                .segments = ckv_k_segments(group->selection.rows), .raw = group->policy.scorer == CKV_SCORER_RAW_QK,
-                .most = group->policy.scorer != CKV_SCORER_RAW_QK && group->policy.window_reduce == CKV_ROWS_MAX,
-                .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
-        };
-
-        if (!p.raw && (!CKV__CUDA_LAUNCH(device, lse_part, &p) || !CKV__CUDA_LAUNCH(device, lse, &p)))
-                return false;
-        return CKV__CUDA_LAUNCH(device, weights, &p);
-}
-
-static bool launch_norms(struct ckv_cuda_score *score, struct ckv_cuda_device *device, uint32_t kind, CUdeviceptr out) {
-        const struct ckv_job_group *group = score->group;
-        struct ckv_k_norms p = {
-                .layers = score->at[CKV__CUDA_LAYER_STRUCTS], .out = out,
-                .table = ckv__cuda_table(&group->table, score->tables[TABLE_ENTRIES].at), .layer_count = score->layers.count,
-                .kv_heads = group->kv_heads, .rows = group->selection.rows, .head_dim = group->head_dim_k, .kind = kind,
-        };
-
-        return CKV__CUDA_LAUNCH(device, norms, &p);
-}
-
-static bool launch_keys(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
-        const struct ckv_job_group *group = score->group;
-        struct ckv_k_keys p = {
-                .layers = score->at[CKV__CUDA_LAYER_STRUCTS], .part = score->at[ROOM_KEY_PART], .out = score->at[ROOM_INPUT],
-                .table = ckv__cuda_table(&group->table, score->tables[TABLE_ENTRIES].at), .layer_count = score->layers.count,
-                .kv_heads = group->kv_heads, .rows = group->selection.rows, .head_dim = group->head_dim_k,
-                .segments = ckv_k_segments(group->selection.rows),
-        };
-
-        if (group->policy.scorer != CKV_SCORER_KEYDIFF)
-                return launch_norms(score, device,
-                                    group->policy.scorer == CKV_SCORER_KNORM ? CKV_K_NORM_KNORM : CKV_K_NORM_VK_RATIO,
-                                    score->at[ROOM_INPUT]);
-        return CKV__CUDA_LAUNCH(device, key_sum, &p) && CKV__CUDA_LAUNCH(device, keydiff, &p);
-}
-
-/* S2, S3 and S4 of what the scorer left in ROOM_INPUT */
-static bool launch_units(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
-        const struct ckv_job_group *group = score->group;
-        const struct ckv_policy *policy = &group->policy;
-        bool weighs = policy->value_weight != CKV_WEIGHT_NONE;
-        uint32_t heads = ckv_score_heads(group), layers = score->layers.count;
-        struct ckv_k_rows rows = {
-                .in = score->at[ROOM_INPUT], .seen = score->seen ? score->tables[TABLE_SEEN].at : 0,
-                .value_norms = weighs ? score->at[ROOM_NORMS] : 0, .out = score->at[ROOM_ROWS], .layer_count = layers,
-                .heads_in = score->keys ? group->kv_heads : group->q_heads, .kv_heads = group->kv_heads, .score_heads = heads,
-                .rows = group->selection.rows, .domain = ckv_ref_pool_domain(group), .pool = policy->pool,
-                .pool_size = policy->pool_size, .group_heads = policy->group_heads, .heads = policy->heads,
-                .divisor = score->mean && policy->norm == CKV_NORM_MEAN ? score->votes : 0,
-                .mute = score->keys || policy->scorer == CKV_SCORER_RAW_QK ? 0 : policy->mute,
-        };
-        struct ckv_k_units units = {
-                .rows_in = score->at[ROOM_ROWS], .unit_of_row = score->tables[TABLE_UNIT_OF_ROW].at,
-                .first_row = score->tables[TABLE_FIRST_ROW].at, .size = score->tables[TABLE_SIZE].at, .out = score->at[ROOM_UNITS],
-                .sets = layers * heads, .rows = group->selection.rows, .units = score->units->count,
-                .unit_reduce = policy->unit_reduce,
-        };
-
-        if (weighs && !launch_norms(score, device, policy->value_weight == CKV_WEIGHT_L1 ? CKV_K_NORM_L1 : CKV_K_NORM_L2,
-                                    score->at[ROOM_NORMS]))
-                return false;
-        return CKV__CUDA_LAUNCH(device, rows, &rows) && CKV__CUDA_LAUNCH(device, units, &units);
+/* What a batch left in one of its rooms */
+static bool down(const struct ckv_cuda_score *score, struct ckv_cuda_device *device, enum ckv__cuda_score_room room, void *to) {
+        return ckv__cuda_down(device, to, score->at[room], score->layers.count * score->each[room]);
 }
 
 /* Everything of a batch, from its layers to what comes back */
 static bool queue(struct ckv_cuda_score *score, struct ckv_cuda_device *device, uint32_t leader) {
-        uint32_t layers = score->layers.count;
-
         return ckv__cuda_layers_send(&score->layers, device, score->job, score->group, leader, score->at) &&
                /* before lse: it keeps the lowest head that is wrong */
-               CKV__CUDA(device, cuMemsetD32Async, score->at[ROOM_WRONG], UINT32_MAX, layers, device->stream) &&
-               (score->keys ? launch_keys(score, device) : launch_queries(score, device)) && launch_units(score, device) &&
-               ckv__cuda_down(device, score->wrong, score->at[ROOM_WRONG], layers * sizeof(*score->wrong)) &&
-               ckv__cuda_down(device, score->unit_scores, score->at[ROOM_UNITS], layers * score->each[ROOM_UNITS]) &&
-               (!score->need_rows || ckv__cuda_down(device, score->row_scores, score->at[ROOM_ROWS], layers * score->each[ROOM_ROWS]));
+               CKV__CUDA(device, cuMemsetD32Async, score->at[ROOM_WRONG], UINT32_MAX, score->layers.count, device->stream) &&
+               ckv__cuda_launch_scores(score, device) && down(score, device, ROOM_WRONG, score->wrong) &&
+               (!score->selects ||
+                (down(score, device, ROOM_COUNTS, score->counts) && down(score, device, ROOM_RUNS, score->runs))) &&
+               (!score->units_down || down(score, device, ROOM_UNITS, score->unit_scores)) &&
+               (!score->rows_down || down(score, device, ROOM_ROWS, score->row_scores));
+}
+
+/* Has each set as many runs as there is room for? */
+static bool runs_fit(const struct ckv_cuda_score *score) {
+        for (uint32_t i = 0; score->selects && i < score->layers.count * ckv_score_heads(score->group); i++)
+                if (score->counts[3 * i] > score->runs_most)
+                        return false;
+        return true;
+}
+
+/* The host selects what has more runs than were expected: it needs the scores for that. Return: false: an error. */
+static bool select_on_host(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
+        bool done = (score->units_down || down(score, device, ROOM_UNITS, score->unit_scores)) &&
+                    (score->rows_down || !ckv_scores_need_rows(score->group) || down(score, device, ROOM_ROWS, score->row_scores));
+
+        return ckv__cuda_finish(device) && done;
 }
 
 enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ckv_cuda_device *device, uint32_t leader,
                                          uint64_t slice_nsec, struct ckv_cuda_batch *ret_batch) {
         uint64_t start = ckv_now_nsec();
         double *rate = &device->nsec_per_work[score->keys];
+        bool selects = score->selects, done;
         uint32_t layers;
-        bool done;
 
         if (ckv__cuda_score_need(score) > device->scratch_bytes)
                 return CKV_CUDA_SCORED_NO_ROOM;
@@ -342,14 +278,18 @@ enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ck
                 score->at[i] = ckv__cuda_room(device, score->each[i] * score->layers.count);
         done = queue(score, device, leader);
         done = ckv__cuda_finish(device) && done;
+        if (done && !runs_fit(score)) {
+                selects = false;
+                done = select_on_host(score, device);
+        }
         if (!done) {
                 score->owner = 0;
                 return CKV_CUDA_SCORED_FAILED;
         }
         *rate = (*rate + (double)(ckv_now_nsec() - start) / ((double)score->layers.count * work_of(score))) / 2;
         *ret_batch = (struct ckv_cuda_batch){
-                .count = score->layers.count, .wrong = score->wrong, .units = score->unit_scores,
-                .rows = score->need_rows ? score->row_scores : NULL,
+                .count = score->layers.count, .wrong = score->wrong, .units = score->unit_scores, .rows = score->row_scores,
+                .counts = selects ? score->counts : NULL, .runs = score->runs, .runs_most = score->runs_most,
         };
         return CKV_CUDA_SCORED;
 }

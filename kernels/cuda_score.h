@@ -25,19 +25,22 @@ enum ckv_cuda_scored {
 struct ckv_cuda_batch {
         uint32_t count;                 /* leaders */
         const uint32_t *wrong;          /* [count] lowest query head with a wrong log-sum-exp (R40); UINT32_MAX: none */
-        const float *units;             /* [count][score heads][N] C[u] */
-        const float *rows;              /* [count][score heads][L] T32[j]; NULL unless they were asked for */
+        const float *units;             /* [count][score heads][N] C[u], where the host selects or the caller asked for them */
+        const float *rows;              /* [count][score heads][L] T32[j], likewise, and where the mass is wanted */
+        const uint32_t *counts;         /* [count][score heads][3] as ckv_k_select writes them; NULL: the host selects */
+        const struct ckv_run *runs;     /* [count][score heads][runs_most] of these kept sets */
+        uint32_t runs_most;
 };
 
 /**
  * ckv__cuda_score_new() - get ready; no call of the driver
- * @job, @group, @units: borrowed; ckv_cuda_takes() says yes to the job
- * @need_rows: T32[j] is wanted, too
+ * @job, @group, @units:  borrowed; ckv_cuda_takes() says yes to the job, and the budget of the group is known
+ * @protected_rows:       [L] borrowed
  *
  * Return: NULL if out of memory.
  */
-struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_units *units,
-                                           bool need_rows);
+struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const struct ckv_job_group *group,
+                                           const struct ckv_units *units, const uint8_t *protected_rows);
 
 /* ckv__cuda_score_free() - NULL is fine. Return: NULL. */
 struct ckv_cuda_score *ckv__cuda_score_free(struct ckv_cuda_score *score);
