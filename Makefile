@@ -46,7 +46,7 @@ GENFLAGS := $(BASEFLAGS) -w $(CFLAGS)
 CKV_LDFLAGS := $(LINK_$(BUILD)) -Wl,-z,relro,-z,now -Wl,--as-needed -pthread $(LDFLAGS)
 
 include base/sources.mk proto/sources.mk ipc/sources.mk kernels/sources.mk daemon/sources.mk daemon/gate/sources.mk \
-        clients/c/sources.mk tools/sources.mk tests/sources.mk tests/fuzz/sources.mk bench/sources.mk
+        clients/c/sources.mk tools/sources.mk tests/sources.mk tests/gpu/sources.mk tests/fuzz/sources.mk bench/sources.mk
 
 # ---- a changed setting rebuilds
 STAMP := $(O)/settings
@@ -96,12 +96,13 @@ include tests/emu/sources.mk
 
 -include $(OBJECTS:.o=.d)
 
-.PHONY: help all check-programs demo check unit fuzz lint docs methods install install-units clean bench-peers-indices \
+.PHONY: help all check-programs demo demo-cuda check unit fuzz lint docs methods install install-units clean bench-peers-indices \
         soak reliability-report bench-accuracy-small bench-random-problems bench bench-peers bench-report eval eval-quick \
         bench-kvpress
 help:
 	@echo "make all       build the daemon, the gate, the tool and the client library"
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
+	@echo "make demo-cuda the same in the memory of a GPU; DRIVER=gpu|stand-in, the latter where there is no GPU"
 	@echo "make check     every test: installs what is missing"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make check-transformers      models of Transformers, tiny ones and SmolLM2; installs torch and a model of 93 MB"
@@ -140,6 +141,13 @@ demo:
 	@tools/setup run
 	@$(MAKE) $(JOBS) all
 	@CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src build/venv/bin/python tools/demo.py
+
+# where there is no GPU, a stand-in for the driver runs emulated kernels, which are C++
+demo-cuda:
+	@tools/setup emulator
+	@$(MAKE) $(JOBS) all $(patsubst %,$(O)/%,compress-cuda chunkkvd-standin fake/libcuda.so.1)
+	@CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src build/venv/bin/python tools/demo_cuda.py \
+	    $(if $(DRIVER),--driver $(DRIVER))
 
 check:
 	@tools/setup check

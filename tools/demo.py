@@ -56,11 +56,11 @@ def wait_ready(process: subprocess.Popen[bytes], prefix: str) -> None:
         time.sleep(0.02)
 
 
-def start(build: Path, directory: Path) -> subprocess.Popen[bytes]:
+def start(program: Path, directory: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
     """A daemon with its sockets in a directory, that answers at directory/main."""
     with (directory / "log").open("wb") as log:
-        daemon = subprocess.Popen([str(build / "chunkkvd"), "--runtime-dir", str(directory), "--endpoint", "main"],
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        daemon = subprocess.Popen([str(program), "--runtime-dir", str(directory), "--endpoint", "main", *options],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment})
     try:
         wait_ready(daemon, str(directory / "main"))
     except BaseException:
@@ -96,7 +96,7 @@ def run_demo(build: Path) -> int:
     directory = Path(tempfile.mkdtemp(prefix="chunkkv-demo-"))
     daemon = None
     try:
-        daemon = start(build, directory)
+        daemon = start(build / "chunkkvd", directory)
         print(f"chunkkvd runs as process {daemon.pid}, sockets in {directory}")
         sys.stdout.flush()
         client = subprocess.run([sys.executable, __file__, "--client", str(directory / "main")],

@@ -8,3 +8,10 @@ chunkkvctl_LIBS := $(chunkkv_LIBS)
 chunkkvctl_LDLIBS := $(chunkkv_LDLIBS) -lcjson
 # the page goes into the program as it is
 $(O)/tools/explain_template.o: tools/explain.html
+
+# a CUDA engine in C, for make demo-cuda; it finds the driver by itself
+TEST_PROGRAMS += compress-cuda
+compress-cuda_SOURCES := examples/compress_cuda.c
+compress-cuda_LIBS := $(chunkkv_LIBS)
+compress-cuda_LDLIBS := $(chunkkv_LDLIBS)
+FLAGS_examples/compress_cuda := -Iclients/c/include

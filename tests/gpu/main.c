@@ -1,0 +1,61 @@
+/*
+ * gpu-check ROW: one row of tests/gpu_check.sh.
+ *
+ *     gpu-check [--driver LIBCUDA] [--probes IMAGE] ROW [ARGUMENT]
+ *
+ * Exit status: 0, or 1 if anything was wrong.
+ */
+#include "tests/gpu/gpu.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+        const char *name;
+        void (*run)(struct gpu *gpu);
+} rows[] = {
+        { "info", gpu_row_info }, { "prims", gpu_row_prims }, { "conform", gpu_row_conform }, { "golden", gpu_row_golden },
+        { "peaks", gpu_row_peaks }, { "request", gpu_row_request }, { "ipc", gpu_row_ipc }, { "codes", gpu_row_codes },
+        { "order", gpu_row_order }, { "busy", gpu_row_busy }, { "users", gpu_row_users },
+};
+
+static int usage(void) {
+        (void)fprintf(stderr, "usage: gpu-check [--driver LIBCUDA] [--probes IMAGE] ROW\nrows:");
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(rows); i++)
+                (void)fprintf(stderr, " %s", rows[i].name);
+        (void)fprintf(stderr, "\n");
+        return 2;
+}
+
+int main(int argc, char *argv[]) {
+        static const struct option options[] = {
+                { "driver", required_argument, NULL, 'd' }, { "probes", required_argument, NULL, 'p' }, { NULL, 0, NULL, 0 },
+        };
+        const char *driver = NULL, *probes = NULL;
+        struct gpu gpu;
+        int code;
+
+        while ((code = getopt_long(argc, argv, "", options, NULL)) != -1) {
+                if (code == 'd')
+                        driver = optarg;
+                else if (code == 'p')
+                        probes = optarg;
+                else
+                        return usage();
+        }
+        if (optind >= argc)
+                return usage();
+        gpu_open(driver, probes, &gpu);
+        if (strcmp(argv[optind], "export") == 0 || strcmp(argv[optind], "burn") == 0) {
+                (argv[optind][0] == 'e' ? gpu_peer_export : gpu_peer_burn)(&gpu, optind + 1 < argc ? argv[optind + 1] : "");
+                return EXIT_SUCCESS;
+        }
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(rows); i++)
+                if (strcmp(rows[i].name, argv[optind]) == 0) {
+                        rows[i].run(&gpu);
+                        return gpu.failures ? EXIT_FAILURE : EXIT_SUCCESS;
+                }
+        return usage();
+}

@@ -1,0 +1,110 @@
+/*
+ * Other processes: this program again, by fork and exec, as CUDA wants it, with
+ * another row and a pipe each way.  One exports memory and holds it, another
+ * keeps the device busy.
+ */
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/probes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static _Noreturn void become(const struct gpu *gpu, const char *row, const char *argument, uint32_t uid) {
+        static char name[] = "gpu-check", driver[] = "--driver", probes[] = "--probes", self[4096];
+        char *arguments[8] = { name };
+        ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
+        int n = 1;
+
+        if (size <= 0 || (uid > 0 && (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0)))
+                _exit(126);
+        self[size] = '\0';
+        /* after the change of user, which would undo it */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (gpu->library) {
+                arguments[n++] = driver;
+                arguments[n++] = strdup(gpu->library);
+        }
+        if (gpu->probes_path) {
+                arguments[n++] = probes;
+                arguments[n++] = strdup(gpu->probes_path);
+        }
+        arguments[n++] = strdup(row);
+        arguments[n++] = strdup(argument);
+        (void)execv(self, arguments);
+        _exit(127);
+}
+
+struct gpu_peer gpu_peer_start(const struct gpu *gpu, const char *row, const char *argument, uint32_t uid, bool new_pids) {
+        int up[2], down[2];
+        struct gpu_peer peer;
+
+        (void)fflush(stdout);
+        if (pipe2(up, O_CLOEXEC) < 0 || pipe2(down, O_CLOEXEC) < 0)
+                exit(EXIT_FAILURE);
+        /* children of this process alone get new numbers: it takes its own back below */
+        if (new_pids && unshare(CLONE_NEWPID) < 0)
+                return (struct gpu_peer){ .pid = -1 };
+        peer = (struct gpu_peer){ .pid = fork(), .in = up[0], .out = down[1] };
+        if (peer.pid == 0) {
+                if (dup2(down[0], STDIN_FILENO) < 0 || dup2(up[1], STDOUT_FILENO) < 0)
+                        _exit(125);
+                become(gpu, row, argument, uid);
+        }
+        (void)close(up[1]);
+        (void)close(down[0]);
+        return peer;
+}
+
+int gpu_peer_end(struct gpu_peer *peer, bool killed) {
+        int status = 0;
+
+        (void)close(peer->out);
+        if (killed)
+                (void)kill(peer->pid, SIGKILL);
+        while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
+                ;
+        (void)close(peer->in);
+        return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void gpu_peer_export(struct gpu *gpu, const char *argument) {
+        size_t bytes = strtoull(argument, NULL, 10);
+        CUdeviceptr at = gpu_alloc(gpu, bytes);
+        static const char mark[] = "chunkkvd";
+        CUipcMemHandle handle;
+        char end;
+
+        gpu_upload(gpu, at, mark, sizeof(mark));
+        GPU(gpu, cuIpcGetMemHandle, &handle, at);
+        if (write(STDOUT_FILENO, &handle, sizeof(handle)) != (ssize_t)sizeof(handle))
+                exit(EXIT_FAILURE);
+        (void)!read(STDIN_FILENO, &end, 1);
+        GPU(gpu, cuMemFree_v2, at);
+}
+
+void gpu_peer_burn(struct gpu *gpu, const char *argument) {
+        CUfunction copy = gpu_function(gpu, "probe_copy");
+        const size_t bytes = (size_t)1 << 28;
+        struct probe_copy p = { .vectors = bytes / 16 };
+
+        (void)argument;
+        if (!copy)
+                exit(77);
+        p.from = gpu_alloc(gpu, bytes);
+        p.to = gpu_alloc(gpu, bytes);
+        (void)!write(STDOUT_FILENO, "b", 1);
+        for (;;) {
+                for (int i = 0; i < 16; i++)
+                        gpu_launch(gpu, copy, 8 * (uint32_t)gpu->processors, 256, &p);
+                GPU(gpu, cuStreamSynchronize, gpu->stream);
+        }
+}
