@@ -354,4 +354,18 @@ test_cuda_backend_SOURCES := tests/support_image.c tests/test_cuda_backend.c tes
         tests/support_random.c tests/support_gap.c
 test_cuda_backend_LIBS := kernels base
 test_cuda_backend_LDLIBS := $(CHECK_LDLIBS)
-$(O)/test_cuda_backend: | $(O)/fake/libcuda.so.1
+TESTS += test_cuda_faults
+test_cuda_faults_SOURCES := tests/support_image.c tests/test_cuda_faults.c tests/support_fake.c tests/support_subject.c \
+        tests/support_random.c tests/support_gap.c
+test_cuda_faults_LIBS := kernels base
+test_cuda_faults_LDLIBS := $(CHECK_LDLIBS)
+$(O)/test_cuda_backend $(O)/test_cuda_faults: | $(O)/fake/libcuda.so.1
+
+# what the CPU device sees of the machine, and work near its memory
+TESTS += test_cpu_nodes test_cpu_near
+test_cpu_nodes_SOURCES := tests/test_cpu_nodes.c tests/support_machine.c tests/support_files.c
+test_cpu_nodes_LIBS := kernels base
+test_cpu_nodes_LDLIBS := $(CHECK_LDLIBS)
+test_cpu_near_SOURCES := tests/test_cpu_near.c tests/support_machine.c tests/support_files.c tests/support_random.c tests/support_paths.c
+test_cpu_near_LIBS := kernels base
+test_cpu_near_LDLIBS := $(CHECK_LDLIBS)
