@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 8) ckv_k_norms(const
         }
 }
 
-extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_key_sum(const struct ckv_k_keys p) {
+extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 8) ckv_k_key_sum(const struct ckv_k_keys p) {
         CKV_SHARED(double, sums);               /* [4 warps][head_dim] */
         const struct ckv_k_layer &layer = pointer<const struct ckv_k_layer>(p.layers)[blockIdx.z];
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * CKV_K_SEGMENT;

@@ -94,7 +94,7 @@ CKV_DEVICE void join(float more, float sum, float *m, float *z) {
                 *z += sum * exp2_fast(more - *m);
 }
 
-extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_lse_part(const struct ckv_k_score p) {
+extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 4) ckv_k_lse_part(const struct ckv_k_score p) {
         CKV_SHARED(float, tiles);
         const struct ckv_k_layer &layer = pointer<const struct ckv_k_layer>(p.layers)[blockIdx.z];
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y, first = blockIdx.x * CKV_K_SEGMENT;

@@ -216,7 +216,7 @@ CKV_DEVICE void write_runs(const struct ckv_k_select &p, struct ckv_board *board
         }
 }
 
-extern "C" __global__ void __launch_bounds__(CKV_K_SELECT_THREADS) ckv_k_select(const struct ckv_k_select p) {
+extern "C" __global__ void __launch_bounds__(CKV_K_SELECT_THREADS, 2) ckv_k_select(const struct ckv_k_select p) {
         CKV_SHARED(struct ckv_board, board);
         const float *scores = pointer<const float>(p.scores) + (uint64_t)blockIdx.x * p.units;
         uint8_t *flags = pointer<uint8_t>(p.flags) + (uint64_t)blockIdx.x * p.rows;
