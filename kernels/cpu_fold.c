@@ -66,8 +66,9 @@ void ckv__cpu_fold_weights(const struct ckv_cpu_fold *fold, uint32_t item, uint3
         }
 }
 
-/* pool = avg for rows from .. end-1 of a head: each takes in its neighbours in ascending order, all rows one of them at a time. */
-static void pool_mean(const struct stretch *stretch, uint32_t end, uint32_t half, uint32_t domain, const double *near, double *out) {
+/* pool = avg for rows from .. end-1 of a head: each takes in its neighbours in ascending order, all rows one of them at a time */
+static void pool_mean(const struct stretch *stretch, uint32_t end, uint32_t half, uint32_t domain, const double *near,
+                      double *out) {
         memset(out, 0, (end - stretch->from) * sizeof(*out));
         for (uint32_t i = 0; i <= 2 * half; i++) {
                 uint32_t first = CKV_MAX(stretch->from, i < half ? half - i : 0);
@@ -81,7 +82,8 @@ static void pool_mean(const struct stretch *stretch, uint32_t end, uint32_t half
 }
 
 /* pool = max for rows from .. end-1 of a head: a maximum of 2, of 4, of 8 rows and so on, and two of these overlap in a pool. */
-static void pool_most(const struct stretch *stretch, uint32_t end, uint32_t half, uint32_t domain, const double *near, double *out) {
+static void pool_most(const struct stretch *stretch, uint32_t end, uint32_t half, uint32_t domain, const double *near,
+                      double *out) {
         uint32_t first = stretch->from > half ? stretch->from - half : 0, last = CKV_MIN(domain - end, half) + end;
         uint32_t before = half - (stretch->from - first), width = 2 * half + 1, count = end - stretch->from + 2 * half, held = 1;
         double most[SPAN];

@@ -53,7 +53,7 @@ struct ckv_cpu_window_segment {
         const void *queries;            /* of pack() */
         uint32_t query_count, window;   /* query n is query row n % window of query head n / window of this KV head */
         const uint32_t *low, *high;     /* [window] rows low .. high-1 are visible; both ascend with the query row (R34) */
-        float factor, cap;              /* logit in units of log 2 = product * factor, or with a cap cap * tanh(product * factor) */
+        float factor, cap;              /* logit in units of log 2 = product * factor; cap > 0: cap * tanh(product * factor) */
         bool most;                      /* rows(): of the queries of a head the largest weight counts, not their sum */
         const float *reference;         /* [query_count padded] in units of log 2; 0 in the padding */
 
