@@ -359,7 +359,12 @@ test_cuda_faults_SOURCES := tests/support_image.c tests/test_cuda_faults.c tests
         tests/support_random.c tests/support_gap.c
 test_cuda_faults_LIBS := kernels base
 test_cuda_faults_LDLIBS := $(CHECK_LDLIBS)
-$(O)/test_cuda_backend $(O)/test_cuda_faults: | $(O)/fake/libcuda.so.1
+TESTS += test_cuda_scores
+test_cuda_scores_SOURCES := tests/support_image.c tests/test_cuda_scores.c tests/support_fake.c tests/support_subject.c \
+        tests/support_random.c tests/support_gap.c
+test_cuda_scores_LIBS := kernels base
+test_cuda_scores_LDLIBS := $(CHECK_LDLIBS)
+$(O)/test_cuda_backend $(O)/test_cuda_faults $(O)/test_cuda_scores: | $(O)/fake/libcuda.so.1
 
 # what the CPU device sees of the machine, and work near its memory
 TESTS += test_cpu_nodes test_cpu_near

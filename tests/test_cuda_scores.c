@@ -1,0 +1,436 @@
+/*
+ * The CUDA backend on the stand-in driver, where scores come from elsewhere or go
+ * elsewhere: a caller's log-sum-exp and sink logits, poison (R23, R34), scores
+ * out and in (R5), the mass that is kept; queries in device memory; jobs of
+ * several users at once; and memory that is imported and given back.
+ */
+#include "base/macros.h"
+#include "kernels/cuda_api.h"
+#include "kernels/reference.h"
+#include "kernels/scores.h"
+#include "kernels/steps.h"
+#include "tests/support_fake.h"
+#include "tests/support_gap.h"
+#include "tests/support_random.h"
+#include "tests/support_subject.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct ckv_backend_ops *const ops = &ckv_backend_cuda;
+static struct subject subject = { "cuda", &ckv_backend_cuda, { 0 } };
+
+static const struct ckv_policy plain = { .window = 4, .chunk = 5, .given = CKV_GIVEN_MIN_TOKENS };
+static const struct random_shape shape = {
+        .groups = 1, .layers = 3, .rows = 150, .kv_heads = 2, .per_group = 2, .dims = 16, .dtype = CKV_DTYPE_BF16, .contiguous = true,
+        .asked = &plain, .keep_ratio = 400000,
+};
+
+static struct ckv_backend *open_backend(void) {
+        subject.options.library = support_fake_path();
+        return subject_open(&subject);
+}
+
+/* Both the reference and the backend plan it, and agree. */
+static void plan_both(struct ckv_backend *backend, struct random_job *reference, struct random_job *fast, uint64_t seed) {
+        ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
+        subject_run(&subject, backend, fast->job, CKV_STAGE_PLAN);
+        ck_assert_uint_eq(subject_compare_plans(&subject, seed, reference->job, fast->job), 0);
+}
+
+static void free_both(struct random_job *a, struct random_job *b) {
+        (void)random_job_free(a);
+        (void)random_job_free(b);
+}
+
+/* The right log-sum-exp of each query, sink included, at an address that is no multiple of 4; [heads][rows] in the ring. */
+static uint8_t *lse_of(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t layer) {
+        uint32_t rows = job->queries.rows, dims = group->head_dim_k;
+        uint8_t *lse = malloc((size_t)group->q_heads * rows * sizeof(float) + 1);
+        float query[64], key[64];
+
+        ck_assert_ptr_nonnull(lse);
+        lse++;
+        for (uint32_t h = 0; h < group->q_heads; h++)
+                for (uint32_t r = 0; r < rows; r++) {
+                        double sum = exp((double)ckv_ref_sink_logit(&group->layers[layer], h));
+                        uint32_t low, high, slot = (job->queries.ring_start + r) % rows;
+                        float value;
+
+                        ckv_ref_visible(job, group, rows - 1 - r, &low, &high);
+                        ckv_ref_load_query(job, group, &group->layers[layer], r, h, query);
+                        for (uint32_t j = low; j < high; j++) {
+                                double dot = 0;
+
+                                ckv_ref_load(&group->layers[layer].k, &group->table, j, h / (group->q_heads / group->kv_heads), key);
+                                for (uint32_t x = 0; x < dims; x++)
+                                        dot += (double)query[x] * (double)key[x];
+                                sum += exp(dot * ckv_ref_scale(group));
+                        }
+                        value = (float)log(sum);
+                        memcpy(lse + ((size_t)h * rows + slot) * sizeof(value), &value, sizeof(value));
+                }
+        return lse;
+}
+
+/* The caller's log-sum-exp, with and without sinks; a wrong one is found where the reference finds it. */
+START_TEST(given_log_sum_exp) {
+        const float sinks[4] = { 0.5f, -1, 2, 0 };
+        bool with_sinks = _i & 1, wrong = _i & 2;
+        struct random_job *jobs[2] = { random_job_new(7, &shape), random_job_new(7, &shape) };
+        struct ckv_backend *backend = open_backend();
+        uint8_t *lse[3];
+
+        for (uint32_t l = 0; l < 3; l++) {
+                for (uint32_t i = 0; i < 2; i++)
+                        jobs[i]->job->groups[0].layers[l].sink_logits = with_sinks ? (const uint8_t *)sinks : NULL;
+                lse[l] = lse_of(jobs[0]->job, &jobs[0]->job->groups[0], l);
+                for (uint32_t i = 0; i < 2; i++)
+                        jobs[i]->job->groups[0].layers[l].lse = lse[l];
+        }
+        if (wrong) {
+                uint32_t rows = jobs[0]->job->queries.rows, slot = (jobs[0]->job->queries.ring_start + rows - 2) % rows;
+                const float far = 20;
+
+                memcpy(lse[1] + (2 * rows + slot) * sizeof(far), &far, sizeof(far));
+        }
+        plan_both(backend, jobs[0], jobs[1], 7);
+        ck_assert_int_eq(jobs[1]->job->outcome, wrong ? CKV_JOB_BAD_LSE : CKV_JOB_OK);
+        ck_assert_uint_eq(jobs[1]->job->fail_layer, wrong ? 7 : 0);
+        ck_assert_uint_eq(jobs[1]->job->fail_unit, wrong ? 2 : 0);
+        (void)ops->close(backend);
+        for (uint32_t l = 0; l < 3; l++)
+                free(lse[l] - 1);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
+enum poison { POISON_KEY, POISON_KEY_INFINITE, POISON_QUERY, POISON_MASKED_KEY, POISON_VALUE, _POISONS };
+
+START_TEST(poison_in_visible_data_only) {
+        struct ckv_policy asked = { .window = 8, .pool = CKV_POOL_MAX, .heads = CKV_HEADS_MAX, .group_heads = CKV_GROUP_MAX };
+        struct random_shape two = { .groups = 2, .layers = 3, .rows = 180, .kv_heads = 2, .per_group = 2, .dims = 16,
+                                    .dtype = CKV_DTYPE_F32, .contiguous = true, .asked = &asked, .keep_ratio = 300000 };
+        struct random_job *both[2] = { random_job_new(11, &two), random_job_new(11, &two) };
+        struct ckv_backend *backend = open_backend();
+
+        for (uint32_t i = 0; i < 2; i++) {
+                struct ckv_job_group *group = &both[i]->job->groups[1];
+                const struct ckv_job_queries *q = &both[i]->job->queries;
+                const float nan = NAN, infinity = INFINITY;
+                size_t newest = (q->ring_start + q->rows - 1) % q->rows * q->row_stride;
+
+                both[i]->job->queries.last_row = 170;
+                if (_i == POISON_QUERY)
+                        memset((uint8_t *)(uintptr_t)group->layers[2].query + newest + q->head_stride, 0xff, ckv_dtype_bytes(q->dtype));
+                else
+                        memcpy(random_element(group, _i == POISON_VALUE ? &group->layers[2].v : &group->layers[2].k,
+                                              _i == POISON_MASKED_KEY ? 175 : 130, 1, 3),
+                               _i == POISON_KEY_INFINITE ? &infinity : &nan, sizeof(nan));
+        }
+        plan_both(backend, both[0], both[1], 11);
+        ck_assert_int_eq(both[1]->job->outcome, _i < POISON_MASKED_KEY ? CKV_JOB_NONFINITE : CKV_JOB_OK);
+        (void)ops->close(backend);
+        free_both(both[0], both[1]);
+}
+END_TEST
+
+/* scores_out by unit and by row, with a guard behind; and the same scores given back select the same rows. */
+START_TEST(scores_out_and_in) {
+        const struct ckv_policy asked = { .window = 4, .chunk = 5, .reuse = 2, .given = CKV_GIVEN_MIN_TOKENS,
+                                          .fill = _i & 2 ? CKV_FILL_BEST : CKV_FILL_LEAD };
+        struct random_shape s = shape;
+        bool by_row = _i & 1 || _i & 2;
+        struct random_job *jobs[3];
+        struct ckv_backend *backend = open_backend();
+        struct ckv_units units = { 0 };
+        uint8_t *flags = malloc(shape.rows), *rooms[2];
+        struct ckv_job_group *group;
+        double rtol, atol;
+        uint64_t need;
+
+        s.asked = &asked;
+        for (uint32_t i = 0; i < 3; i++)
+                jobs[i] = random_job_new(8, &s);
+        group = &jobs[0]->job->groups[0];
+        group->scores.by_row = by_row;
+        ck_assert_int_eq(ckv_select_budget(&group->selection, flags, &group->budget), 0);
+        ck_assert_int_eq(ckv_units_init(&units, &group->selection, flags), 0);
+        (void)ckv_scores_fit(group, &units, &need);
+        for (uint32_t i = 0; i < 2; i++) {
+                rooms[i] = calloc(1, need + 64);
+                jobs[i]->job->groups[0].scores.by_row = by_row;
+                jobs[i]->job->groups[0].scores.out = rooms[i];
+                jobs[i]->job->groups[0].scores.out_bytes = need;
+        }
+        plan_both(backend, jobs[0], jobs[1], 8);
+        ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_OK);
+        gap_tolerance(jobs[0]->job, group, &rtol, &atol);
+        for (uint64_t i = 0; i < need / sizeof(float); i++) {
+                double want = (double)((float *)rooms[0])[i], got = (double)((float *)rooms[1])[i];
+
+                ck_assert_msg(fabs(got - want) <= rtol * fabs(want) + atol, "score %" PRIu64 " is %g, not %g", i, got, want);
+        }
+        for (uint32_t i = 0; i < 64; i++)
+                ck_assert_uint_eq(rooms[1][need + i], 0);
+        group = &jobs[2]->job->groups[0];
+        group->scores.by_row = by_row;
+        group->scores.in = (float *)rooms[1];
+        group->scores.in_count = need / sizeof(float);
+        rooms[1] = NULL;
+        for (uint32_t l = 0; l < group->layer_count; l++)
+                group->layers[l].query = group->layers[l].k.base = group->layers[l].v.base = NULL;
+        subject_run(&subject, backend, jobs[2]->job, CKV_STAGE_PLAN);
+        ck_assert_int_eq(jobs[2]->job->outcome, CKV_JOB_OK);
+        for (uint32_t k = 0; k < group->kept_count && !by_row; k++) {
+                const struct ckv_kept *a = &group->kept[k], *b = &jobs[1]->job->groups[0].kept[k];
+
+                ck_assert_uint_eq(a->run_count, b->run_count);
+                ck_assert_mem_eq(a->runs, b->runs, a->run_count * sizeof(*a->runs));
+        }
+        (void)ops->close(backend);
+        ckv_units_deinit(&units);
+        free(flags);
+        free(rooms[0]);
+        free_both(jobs[0], jobs[1]);
+        (void)random_job_free(jobs[2]);
+}
+END_TEST
+
+/* One float too little room is an outcome with the bytes that are needed. */
+START_TEST(scores_of_another_size) {
+        struct random_job *jobs[2] = { random_job_new(8, &shape), random_job_new(8, &shape) };
+        struct ckv_backend *backend = open_backend();
+        float room[1] = { 0 };
+
+        for (uint32_t i = 0; i < 2; i++) {
+                jobs[i]->job->groups[0].scores.out = (uint8_t *)room;
+                jobs[i]->job->groups[0].scores.out_bytes = sizeof(room);
+        }
+        plan_both(backend, jobs[0], jobs[1], 8);
+        ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_SCORES_SIZE);
+        (void)ops->close(backend);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
+START_TEST(mass_that_is_kept) {
+        const struct ckv_policy asked = { .window = 4, .chunk = 5, .reuse = 2, .given = CKV_GIVEN_MIN_TOKENS,
+                                          .heads = _i ? CKV_HEADS_EACH : CKV_HEADS_SUM };
+        struct random_shape s = shape;
+        struct random_job *jobs[2];
+        struct ckv_backend *backend = open_backend();
+
+        s.asked = &asked;
+        for (uint32_t i = 0; i < 2; i++) {
+                jobs[i] = random_job_new(9, &s);
+                jobs[i]->job->groups[0].want_mass = true;
+        }
+        plan_both(backend, jobs[0], jobs[1], 9);
+        ck_assert_ptr_nonnull(jobs[1]->job->groups[0].kept_mass);
+        for (uint32_t l = 0; l < 3; l++)
+                ck_assert_float_eq_tol(jobs[0]->job->groups[0].kept_mass[l], jobs[1]->job->groups[0].kept_mass[l], 1e-4f);
+        (void)ops->close(backend);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
+/* Budgets that differ between layers, sets of more runs than were expected, the best rows of a large unit: the host selects. */
+START_TEST(selected_by_the_host) {
+        const struct ckv_policy policies[] = {
+                { .window = 4, .chunk = 5, .beta = 4, .reuse = 2, .given = CKV_GIVEN_MIN_TOKENS },
+                { .window = 4, .chunk = 5, .given = CKV_GIVEN_MIN_TOKENS },
+                { .window = 4, .selector = CKV_SELECTOR_CHUNK_AT, .fill = CKV_FILL_BEST, .given = CKV_GIVEN_MIN_TOKENS },
+        };
+        struct random_shape s = shape;
+        struct random_job *jobs[2];
+        struct ckv_backend *backend = open_backend();
+
+        s.asked = &policies[_i];
+        s.rows = _i ? 700 : 300;
+        for (uint32_t i = 0; i < 2; i++) {
+                jobs[i] = random_job_new(13, &s);
+                if (_i == 1) {
+                        /* rows so far apart that each is a chunk: as many runs as rows, almost */
+                        uint32_t *positions = malloc(s.rows * sizeof(*positions));
+
+                        for (uint32_t j = 0; j < s.rows; j++)
+                                positions[j] = 7 * j;
+                        free((void *)(uintptr_t)jobs[i]->job->groups[0].selection.positions);
+                        jobs[i]->job->groups[0].selection.positions = positions;
+                }
+                if (_i == 2) {
+                        uint32_t *lengths = malloc(3 * sizeof(*lengths));
+
+                        lengths[0] = 300;
+                        lengths[1] = 290;
+                        lengths[2] = 110;
+                        jobs[i]->job->groups[0].selection.chunk_lengths = lengths;
+                        jobs[i]->job->groups[0].selection.chunk_length_count = 3;
+                }
+        }
+        plan_both(backend, jobs[0], jobs[1], 13);
+        ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_OK);
+        ck_assert_int_eq(jobs[1]->job->groups[0].budget.kept_all, CKV_DROPPED);
+        ck_assert(_i != 1 || jobs[1]->job->groups[0].kept[0].run_count > 150);
+        (void)ops->close(backend);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
+/* Jobs of four users, planned and moved while the others are: each as if it were alone. */
+START_TEST(several_at_once) {
+        enum { JOBS = 6 };
+        struct random_shape s = shape;
+        struct random_job *fast[JOBS], *reference[JOBS];
+        struct pollfd done = { .events = POLLIN };
+        struct ckv_backend *backend;
+        uint32_t moved = 0;
+
+        s.layers = 6;
+        subject.options.slice_usec = 1;
+        backend = open_backend();
+        done.fd = ops->wait_fd(backend);
+        for (uint32_t i = 0; i < JOBS; i++) {
+                s.rows = 90 + 20 * i;
+                fast[i] = random_job_new(20 + i, &s);
+                reference[i] = random_job_new(20 + i, &s);
+                ck_assert_int_eq(ckv_ref_run_plan(reference[i]->job), 0);
+                fast[i]->job->fair_key = i % 4;
+                ops->submit(backend, fast[i]->job);
+        }
+        while (moved < JOBS) {
+                struct ckv_job *job;
+
+                ck_assert_int_eq(poll(&done, 1, 60000), 1);
+                while ((job = ops->reap(backend)))
+                        if (job->stage == CKV_STAGE_PLAN) {
+                                job->stage = CKV_STAGE_MOVE;
+                                ops->submit(backend, job);
+                        } else
+                                moved++;
+        }
+        for (uint32_t i = 0; i < JOBS; i++) {
+                ck_assert_int_eq(fast[i]->job->outcome, CKV_JOB_OK);
+                ck_assert_uint_eq(subject_compare_plans(&subject, i, reference[i]->job, fast[i]->job), 0);
+                ckv_ref_run_move(reference[i]->job);
+                for (uint32_t m = 0; m < fast[i]->memory_count; m++)
+                        ck_assert_mem_eq(fast[i]->memory[m].bytes, reference[i]->memory[m].bytes, fast[i]->memory[m].size);
+                free_both(fast[i], reference[i]);
+        }
+        (void)ops->close(backend);
+}
+END_TEST
+
+/* A table of entry points and a context of this process' own, beside the backend's */
+static void load_cuda(struct ckv_cuda *ret_cuda) {
+        struct ckv_cuda_fault fault;
+        CUcontext context;
+
+        ck_assert_int_eq(ckv_cuda_load(support_fake_path(), 0, ret_cuda, &fault), 0);
+        ck_assert_int_eq(ret_cuda->cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+        ck_assert_int_eq(ret_cuda->cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+/* Queries of every second layer in device memory: batches of one kind each, and the same rows. */
+START_TEST(queries_on_either_side) {
+        struct random_job *jobs[2] = { random_job_new(14, &shape), random_job_new(14, &shape) };
+        struct ckv_backend *backend = open_backend();
+        const struct ckv_job_queries *q = &jobs[1]->job->queries;
+        struct ckv_cuda cuda;
+        CUdeviceptr at = 0;
+
+        load_cuda(&cuda);
+        for (uint32_t l = 0; l < 3; l += 2) {
+                struct ckv_job_layer *layer = &jobs[1]->job->groups[0].layers[l];
+
+                ck_assert_int_eq(cuda.cuMemAlloc_v2(&at, q->rows * q->row_stride), CUDA_SUCCESS);
+                /* the stand-in's device memory is memory of this process */
+                memcpy((void *)(uintptr_t)at, layer->query, q->rows * q->row_stride);
+                layer->query = (const uint8_t *)(uintptr_t)at;
+        }
+        plan_both(backend, jobs[0], jobs[1], 14);
+        ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_OK);
+        (void)ops->close(backend);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
+static void import(struct ckv_backend *backend, struct ckv_import *import) {
+        struct pollfd done = { .fd = ops->wait_fd(backend), .events = POLLIN };
+
+        ops->import(backend, import);
+        ck_assert_int_eq(poll(&done, 1, 60000), 1);
+        ck_assert_ptr_null(ops->reap(backend));
+        ck_assert_ptr_eq(ops->reap_import(backend), import);
+        ck_assert_ptr_null(ops->reap_import(backend));
+        ck_assert_int_eq(poll(&done, 1, 0), 0);
+}
+
+/* Imported by the device thread and given back in both ways; what cannot be opened comes back as well. */
+START_TEST(imports_come_back) {
+        struct ckv_backend *backend = open_backend();
+        const CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                           .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                           .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+        struct ckv_import ipc = { .kind = CKV_IMPORT_IPC, .size = 1 }, vmm, close_again;
+        const uint64_t bytes = 1 << 20;
+        CUmemGenericAllocationHandle handle;
+        struct ckv_cuda cuda;
+        int fd = -1;
+
+        load_cuda(&cuda);
+        import(backend, &ipc);
+        ck_assert_int_eq(ipc.outcome, CKV_IMPORT_REFUSED);
+        ck_assert_int_eq(ipc.driver_code, CUDA_ERROR_INVALID_HANDLE);
+        ck_assert_int_eq(cuda.cuMemCreate(&handle, bytes, &prop, 0), CUDA_SUCCESS);
+        ck_assert_int_eq(cuda.cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), CUDA_SUCCESS);
+        for (uint32_t i = 0; i < 2; i++) {
+                vmm = (struct ckv_import){ .kind = CKV_IMPORT_VMM, .fds = &fd, .fd_bytes = &bytes, .fd_count = 1, .size = bytes,
+                                           .writable = true };
+                import(backend, &vmm);
+                ck_assert_int_eq(vmm.outcome, CKV_IMPORT_OK);
+                ck_assert(vmm.mapping.on_device && vmm.mapping.size == bytes);
+                vmm.mapping.base[bytes - 1] = 1;
+                if (i == 0) {
+                        ops->unmap(backend, &vmm.mapping);
+                        ck_assert_ptr_null(vmm.mapping.base);
+                        continue;
+                }
+                close_again = (struct ckv_import){ .kind = CKV_IMPORT_CLOSE, .mapping = vmm.mapping };
+                import(backend, &close_again);
+                ck_assert_int_eq(close_again.outcome, CKV_IMPORT_OK);
+                ck_assert_ptr_null(close_again.mapping.base);
+        }
+        (void)ckv_close(fd);
+        (void)ops->close(backend);
+}
+END_TEST
+
+int main(void) {
+        Suite *suite = suite_create("cuda_scores");
+        TCase *tcase = tcase_create("scores");
+        SRunner *runner = srunner_create(suite);
+        int failed;
+
+        suite_add_tcase(suite, tcase);
+        tcase_set_timeout(tcase, 120);
+        tcase_add_loop_test(tcase, given_log_sum_exp, 0, 4);
+        tcase_add_loop_test(tcase, poison_in_visible_data_only, 0, _POISONS);
+        tcase_add_loop_test(tcase, scores_out_and_in, 0, 3);
+        tcase_add_test(tcase, scores_of_another_size);
+        tcase_add_loop_test(tcase, mass_that_is_kept, 0, 2);
+        tcase_add_loop_test(tcase, selected_by_the_host, 0, 3);
+        tcase_add_test(tcase, several_at_once);
+        tcase_add_test(tcase, queries_on_either_side);
+        tcase_add_test(tcase, imports_come_back);
+        srunner_run_all(runner, CK_NORMAL);
+        failed = srunner_ntests_failed(runner);
+        srunner_free(runner);
+        return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
