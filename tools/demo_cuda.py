@@ -122,7 +122,9 @@ def run_demo(build: Path, gpu: bool) -> int:
     daemon = None
     try:
         print("" if gpu else STAND_IN, end="")
-        daemon = demo.start(daemon_program(build, gpu), directory, "--backend", "cuda", **environment)
+        # a sandbox lets the daemon read a driver where drivers are, and the stand-in is elsewhere
+        options = ["--backend", "cuda"] if gpu else ["--backend", "cuda", "--sandbox", "off"]
+        daemon = demo.start(daemon_program(build, gpu), directory, *options, **environment)
         print(f"chunkkvd runs as process {daemon.pid}, sockets in {directory}")
         sys.stdout.flush()
         bad = run_engine(build, str(directory / "main"), **environment)

@@ -15,7 +15,13 @@ $(O)/tests/gpu/probes_host.o: tests/gpu/probes_host.cpp $(STAMP)
 	@$(CXX) $(EMU_FLAGS) -O2 -include tests/emu/emu.h -MMD -MP -c -o $@ $<
 OBJECTS += $(O)/tests/gpu/probes_host.o
 
-$(O)/gpu-probes.fatbin: tests/gpu/probes.cu $(wildcard tests/gpu/*.cuh tests/gpu/probes.h) kernels/cuda/prims.h
+# the same for every BUILD, as the images of the product are
+ifeq ($(firstword $(CUDA_FOUND)),nvcc)
+build/cuda/gpu-probes.fatbin: tests/gpu/probes.cu tests/gpu/probes.cuh tests/gpu/probes.h kernels/cuda/prims.h
+	@mkdir -p $(@D)
 	@echo "  nvcc  $<"
 	@$(wordlist 3,99,$(CUDA_FOUND)) -std=c++17 -I. -O3 -fatbin \
-	    $(foreach a,80 86 89 90 100 120,-gencode arch=compute_$(a)$(COMMA)code=sm_$(a)) -gencode arch=compute_80,code=compute_80 -o $@ $<
+	    $(foreach a,80 86 89 90 100 120,-gencode arch=compute_$(a)$(COMMA)code=sm_$(a)) -gencode arch=compute_80,code=compute_80 \
+	    -o $@.$(notdir $(O)) $< && mv $@.$(notdir $(O)) $@
+check-programs: build/cuda/gpu-probes.fatbin
+endif
