@@ -19,6 +19,7 @@
 #include "base/points.h"
 #include "kernels/cuda_score.h"
 #include "kernels/cuda_shape.h"
+#include "kernels/cuda_together.h"
 #include "kernels/scores.h"
 #include "kernels/select.h"
 #include "kernels/sets.h"
@@ -40,7 +41,9 @@ struct ckv_cuda_plan {
         struct ckv_cuda_batch batch;
         uint32_t in_batch;              /* leaders of the batch that are done */
         uint8_t *protected_rows;        /* [L] */
-        float *given_units, *given_rows;  /* the caller's, of the leader at hand: [heads][N], [heads][L] */
+        float *own_units, *own_rows;    /* the caller's, of the leader at hand, or of layers put together: [heads][N], [heads][L] */
+        struct ckv__cuda_together together;     /* layers = one */
+        bool weighing;                  /* its set is selected, and each layer is scored again for its mass */
         double *t;                      /* [heads][L], for the mass; else NULL */
 };
 
@@ -48,10 +51,15 @@ static void leave_group(struct ckv_cuda_plan *plan) {
         ckv_units_deinit(&plan->units);
         plan->score = ckv__cuda_score_free(plan->score);
         free(plan->protected_rows);
-        free(plan->given_units);
-        free(plan->given_rows);
+        free(plan->own_units);
+        free(plan->own_rows);
         free(plan->t);
+        ckv__cuda_together_deinit(&plan->together);
         *plan = (struct ckv_cuda_plan){ .job = plan->job, .begun = plan->begun, .group = plan->group };
+}
+
+static bool is_one(const struct ckv_job_group *group) {
+        return group->policy.layers == CKV_LAYERS_ONE;
 }
 
 /* What the layers of an unsettled group need. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
@@ -71,13 +79,18 @@ static int allocate(struct ckv_cuda_plan *plan, const struct ckv_job_group *grou
                 if (!plan->t)
                         return -ENOMEM;
         }
+        if (is_one(group) && ckv__cuda_together_init(&plan->together, group, &plan->units) < 0)
+                return -ENOMEM;
         if (!group->scores.in) {
                 plan->score = ckv__cuda_score_new(plan->job, group, &plan->units, plan->protected_rows);
-                return plan->score ? 0 : -ENOMEM;
+                if (!plan->score)
+                        return -ENOMEM;
         }
-        plan->given_units = malloc(heads * ((size_t)plan->units.count + 1) * sizeof(*plan->given_units));
-        plan->given_rows = need_rows ? malloc(heads * rows * sizeof(*plan->given_rows)) : NULL;
-        return !plan->given_units || (need_rows && !plan->given_rows) ? -ENOMEM : 0;
+        if (!group->scores.in && !is_one(group))
+                return 0;
+        plan->own_units = malloc(heads * ((size_t)plan->units.count + 1) * sizeof(*plan->own_units));
+        plan->own_rows = need_rows ? malloc(heads * rows * sizeof(*plan->own_rows)) : NULL;
+        return !plan->own_units || (need_rows && !plan->own_rows) ? -ENOMEM : 0;
 }
 
 static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, int r) {
@@ -125,28 +138,23 @@ static int fail_layer(struct ckv_cuda_plan *plan, const struct ckv_job_group *gr
 
 /* C[u] and T32[j] of the leader at hand */
 static const float *units_of(const struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
-        return plan->score ? plan->batch.units + (size_t)plan->in_batch * ckv_score_heads(group) * plan->units.count : plan->given_units;
+        return plan->score ? plan->batch.units + (size_t)plan->in_batch * ckv_score_heads(group) * plan->units.count : plan->own_units;
 }
 
 static const float *rows_of(const struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
-        return plan->score ? plan->batch.rows + (size_t)plan->in_batch * ckv_score_heads(group) * group->selection.rows : plan->given_rows;
+        return plan->score ? plan->batch.rows + (size_t)plan->in_batch * ckv_score_heads(group) * group->selection.rows : plan->own_rows;
 }
 
-/* Before the first set of a leader: are its scores good, and who wants them? Return: 0, or -ENOMEM, or 1 with the job's outcome. */
+/* Before the first set of a leader: is its log-sum-exp good, or what are the caller's scores? Return: 0, or -ENOMEM, or 1 with the job's outcome. */
 static int begin_leader(struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
-        uint32_t followers = ckv_sets_next_leader(group, plan->layer) - plan->layer - 1, wrong;
+        uint32_t wrong = plan->score ? plan->batch.wrong[plan->in_batch] : UINT32_MAX;
         int r = 0;
 
-        if (plan->score) {
-                wrong = plan->batch.wrong[plan->in_batch];
-                if (wrong != UINT32_MAX)
-                        return fail_layer(plan, group, CKV_JOB_BAD_LSE, wrong);
-        }
+        if (wrong != UINT32_MAX)
+                return fail_layer(plan, group, CKV_JOB_BAD_LSE, wrong);
         for (uint32_t h = 0; !plan->score && h < ckv_score_heads(group) && r == 0; h++)
-                r = ckv_scores_load(group, &plan->units, plan->layer, h, plan->given_units + (size_t)h * plan->units.count,
-                                    plan->given_rows ? plan->given_rows + (size_t)h * group->selection.rows : NULL);
-        if (r == 0)
-                ckv_scores_store(group, &plan->units, plan->layer, followers, units_of(plan, group), rows_of(plan, group));
+                r = ckv_scores_load(group, &plan->units, plan->layer, h, plan->own_units + (size_t)h * plan->units.count,
+                                    plan->own_rows ? plan->own_rows + (size_t)h * group->selection.rows : NULL);
         return r;
 }
 
@@ -157,6 +165,16 @@ static void weigh(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
                 plan->t[j] = (double)rows[j];
         if (plan->t)
                 ckv_sets_weigh(group, plan->layer, plan->t);
+}
+
+/* Turn to the next leader, or be through with the group. */
+static void next_leader(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
+        plan->layer = ckv_sets_next_leader(group, plan->layer);
+        plan->next_set = 0;
+        plan->in_batch++;
+        plan->scoring = plan->layer < group->layer_count;
+        if (!plan->scoring)
+                ckv_sets_end(group);
 }
 
 /* One kept set that the GPU selected, or a copy for a layer that follows. Return: as ckv_select(). */
@@ -181,6 +199,8 @@ static int select_next(struct ckv_cuda_plan *plan, struct ckv_job_group *group) 
 
         if (r != 0)
                 return r;
+        if (plan->next_set == 0)
+                ckv_scores_store(group, &plan->units, plan->layer, end - plan->layer - 1, units_of(plan, group), rows_of(plan, group));
         if (plan->score && plan->batch.counts)
                 r = take_set(plan, group, layer, head, &unit);
         else
@@ -193,12 +213,48 @@ static int select_next(struct ckv_cuda_plan *plan, struct ckv_job_group *group) 
         if (r != 0 || plan->next_set < (end - plan->layer) * group->kept_heads)
                 return r;
         weigh(plan, group);
-        plan->next_set = 0;
-        plan->in_batch++;
-        plan->layer = end;
-        plan->scoring = end < group->layer_count;
-        if (!plan->scoring)
-                ckv_sets_end(group);
+        next_leader(plan, group);
+        return 0;
+}
+
+/* layers = one: the set of all layers, whose scores are together. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
+static int select_one(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
+        uint32_t unit = 0;
+        int r;
+
+        ckv__cuda_together_finish(&plan->together, group, &plan->units, plan->own_units, plan->own_rows);
+        ckv_scores_store(group, &plan->units, 0, 0, plan->own_units, plan->own_rows);
+        plan->layer = 0;
+        r = ckv_sets_select(group, &plan->units, plan->protected_rows, 0, 0, 0, plan->own_units, plan->own_rows, &unit);
+        CKV_POINT(select_set);
+        if (r == CKV_SELECT_E_NONFINITE)
+                return fail_layer(plan, group, CKV_JOB_NONFINITE, unit);
+        /* their own scores are gone by now, and formed again */
+        plan->weighing = plan->scoring = group->kept_mass != NULL;
+        plan->in_batch = plan->batch.count;
+        return r;
+}
+
+/* layers = one: the leader at hand joins those before it. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
+static int join_next(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
+        /* what a caller gives for one set is together already */
+        bool last = !plan->score || ckv_sets_next_leader(group, plan->layer) == group->layer_count;
+        uint32_t unit = 0;
+        int r = begin_leader(plan, group);
+
+        if (r != 0)
+                return r;
+        if (plan->weighing) {
+                weigh(plan, group);
+                next_leader(plan, group);
+                return 0;
+        }
+        if (!ckv_scores_finite(group, &plan->units, units_of(plan, group), rows_of(plan, group), &unit))
+                return fail_layer(plan, group, CKV_JOB_NONFINITE, unit);
+        ckv__cuda_together_add(&plan->together, group, &plan->units, units_of(plan, group), rows_of(plan, group));
+        if (last)
+                return select_one(plan, group);
+        next_leader(plan, group);
         return 0;
 }
 
@@ -257,7 +313,7 @@ static bool advance(struct ckv_cuda_plan *plan) {
         if (plan->settling)
                 r = settle_set(plan, group);
         else if (plan->scoring)
-                r = select_next(plan, group);
+                r = is_one(group) ? join_next(plan, group) : select_next(plan, group);
         else if (!group->given)
                 r = enter_group(plan, group);
         return finish_piece(plan, r);

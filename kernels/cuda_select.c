@@ -3,7 +3,7 @@
  * ckv_select(): the three walks of kernels/select.c as one.
  *
  * Left to the host are chunk_eg, whose gate is an entropy; budgets that differ
- * between layers; and fill = best in units of many rows, where the kernel would
+ * between layers; scores that are put together there; and fill = best in units of many rows, where the kernel would
  * compare each row with each.
  */
 #include "kernels/cuda_select.h"
@@ -18,7 +18,7 @@ enum {
 bool ckv__cuda_selects(const struct ckv_job_group *group, const struct ckv_units *units) {
         const struct ckv_policy *policy = &group->policy;
 
-        if (units->count == 0 || group->budgets || policy->selector == CKV_SELECTOR_CHUNK_EG)
+        if (units->count == 0 || group->budgets || policy->layers == CKV_LAYERS_ONE || policy->selector == CKV_SELECTOR_CHUNK_EG)
                 return false;
         for (uint32_t u = 0; policy->fill == CKV_FILL_BEST && u < units->count; u++)
                 if (units->size[u] > BEST_ROWS)

@@ -68,7 +68,8 @@ static struct ckv_policy random_asked(struct dice *dice) {
                 asked.group_heads = dice_roll(dice, 4);
                 asked.value_weight = dice_roll(dice, 4) == 0 ? 1 + dice_roll(dice, 2) : 0;
                 asked.unit_reduce = dice_roll(dice, 4);
-                asked.layers = CKV_LAYERS_EACH;
+                asked.layers = dice_roll(dice, 3);
+                asked.layer_reduce = asked.layers == CKV_LAYERS_ONE ? dice_roll(dice, 3) : 0;
                 asked.reuse = dice_roll(dice, 4);
                 asked.fill = dice_roll(dice, 4);
                 asked.softcap = dice_roll(dice, 4) == 0 ? 20 : 0;

@@ -143,7 +143,8 @@ END_TEST
 /* scores_out by unit and by row, with a guard behind; and the same scores given back select the same rows. */
 START_TEST(scores_out_and_in) {
         const struct ckv_policy asked = { .window = 4, .chunk = 5, .reuse = 2, .given = CKV_GIVEN_MIN_TOKENS,
-                                          .fill = _i & 2 ? CKV_FILL_BEST : CKV_FILL_LEAD };
+                                          .fill = _i & 2 ? CKV_FILL_BEST : CKV_FILL_LEAD,
+                                          .layers = _i == 3 ? CKV_LAYERS_ONE : CKV_LAYERS_EACH };
         struct random_shape s = shape;
         bool by_row = _i & 1 || _i & 2;
         struct random_job *jobs[3];
@@ -221,7 +222,8 @@ END_TEST
 
 START_TEST(mass_that_is_kept) {
         const struct ckv_policy asked = { .window = 4, .chunk = 5, .reuse = 2, .given = CKV_GIVEN_MIN_TOKENS,
-                                          .heads = _i ? CKV_HEADS_EACH : CKV_HEADS_SUM };
+                                          .heads = _i == 1 ? CKV_HEADS_EACH : CKV_HEADS_SUM,
+                                          .layers = _i == 2 ? CKV_LAYERS_ONE : CKV_LAYERS_EACH };
         struct random_shape s = shape;
         struct random_job *jobs[2];
         struct ckv_backend *backend = open_backend();
@@ -422,9 +424,9 @@ int main(void) {
         tcase_set_timeout(tcase, 120);
         tcase_add_loop_test(tcase, given_log_sum_exp, 0, 4);
         tcase_add_loop_test(tcase, poison_in_visible_data_only, 0, _POISONS);
-        tcase_add_loop_test(tcase, scores_out_and_in, 0, 3);
+        tcase_add_loop_test(tcase, scores_out_and_in, 0, 4);
         tcase_add_test(tcase, scores_of_another_size);
-        tcase_add_loop_test(tcase, mass_that_is_kept, 0, 2);
+        tcase_add_loop_test(tcase, mass_that_is_kept, 0, 3);
         tcase_add_loop_test(tcase, selected_by_the_host, 0, 3);
         tcase_add_test(tcase, several_at_once);
         tcase_add_test(tcase, queries_on_either_side);
