@@ -140,7 +140,8 @@ def test_bad_value_names_field_and_limit(given: dict[str, Any], field: str, limi
 
 TYPES: list[tuple[dict[str, Any], str]] = [
     ({"rows": 3.5}, "rows"), ({"rows": "x"}, "rows"), ({"rows": None}, "rows"), ({"keep_ratio": [1]}, "keep_ratio"),
-    ({"max_tokens": 1.5}, "max_tokens"), ({"protect": [5]}, r"protect\[0\] must be a pair"),
+    ({"max_tokens": 1.5}, "max_tokens"), ({"max_tokens": True}, "max_tokens"), ({"keep_ratio": True}, "keep_ratio"),
+    ({"protect": [5]}, r"protect\[0\] must be a pair"),
     ({"protect": 5}, "protect must be a list of pairs"), ({"protect": None}, "protect"),
     ({"protect": [(1, 2, 3)]}, r"protect\[0\]"), ({"protect": [(1, "x")]}, r"protect\[0\]"), ({"keep": 3}, "keep"),
     ({"protect_prefix": "x"}, "protect_prefix"), ({"positions": [1]}, r"positions\[0\]"),

@@ -22,13 +22,20 @@ KINDS: dict[str, dict[str, Any]] = {
     "Gemma2": {**GEMMA, "attn_logit_softcapping": 5.0}, "Gemma3": GEMMA,
     "Phi": {"partial_rotary_factor": 0.5, "head_dim": 8}, "Phi3": {"head_dim": 8, "sliding_window": None},
 }
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "Qwen3Next": {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2, "num_experts": 2,
+                  "num_experts_per_tok": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+                  "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+                  "linear_value_head_dim": 8},
+    "Lfm2": {"head_dim": 8, "layer_types": ["conv", "full_attention"] * 2, "full_attn_idxs": [1, 3]},
+}
 NAMES = {"Gemma3": "Gemma3Text"}
 
 
 def tiny(kind: str, attention: str = "eager", **others: Any) -> Any:
-    """A model of one of KINDS, in float32; the same weights whenever it is asked for."""
+    """A model of one of KINDS or HYBRIDS, in float32; the same weights whenever it is asked for."""
     config_name = f"{NAMES.get(kind, kind)}Config"
-    config = getattr(transformers, config_name)(**{**SHAPE, **KINDS[kind], **others})
+    config = getattr(transformers, config_name)(**{**SHAPE, **{**KINDS, **HYBRIDS}[kind], **others})
     config._attn_implementation = attention
     torch.manual_seed(5)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()

@@ -24,6 +24,8 @@ def out_of_range(field: str, detail: str) -> InvalidArgument:
 def whole(field: str, value: Any, least: int = 0, most: int = MOST_32) -> int:
     """The value as an int, of Python's or NumPy's integers, within its limits."""
     try:
+        if isinstance(value, bool):  # an int to Python, and never what was meant
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{field} must be a whole number, not {value!r}") from None

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import invalid
-from .policy import Policy, millionths
+from .policy import MILLION, Policy, millionths
 from .policy import hybrid as layer_plan
 
 
@@ -69,6 +69,8 @@ def h2o(heavy: float = 0.1, recent: float = 0.1, **other: Any) -> Policy:
     It brings its own budget: give neither keep_ratio nor max_tokens.
     """
     parts = {"heavy": millionths(heavy, "heavy"), "recent_part": millionths(recent, "recent")}
+    if sum(parts.values()) > MILLION:
+        raise invalid("recent", f"heavy and recent are at most 1 together, are {heavy} and {recent}")
     return _policy({"selector": "h2o", "sinks": 0, **parts}, other)
 
 

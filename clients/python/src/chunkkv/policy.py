@@ -39,7 +39,7 @@ def millionths(ratio: float | str | Decimal, field: str = "keep_ratio") -> int:
             raise invalid(field, f"{ratio!r} is not in (0, 1]")
         value = int((exact * MILLION).to_integral_value(ROUND_HALF_EVEN))
     else:
-        if not isinstance(ratio, Real):
+        if isinstance(ratio, bool) or not isinstance(ratio, Real):
             raise TypeError(f"{field} must be a number, or text that is one, not {ratio!r}")
         if not 0.0 <= ratio <= 1.0:
             raise invalid(field, f"{ratio!r} is not in (0, 1]")

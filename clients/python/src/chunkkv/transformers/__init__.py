@@ -19,8 +19,8 @@ except ImportError as error:
 
 from .cache import ChunkKVCache
 from .compressor import Compressor, compress
-from .report import Report
+from .report import BudgetRaised, Report
 
-__all__ = ["ChunkKVCache", "Compressor", "Report", "compress"]
+__all__ = ["BudgetRaised", "ChunkKVCache", "Compressor", "Report", "compress"]
 
 del torch, transformers

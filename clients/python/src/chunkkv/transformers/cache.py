@@ -5,9 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import Unsupported
+from .models import fresh_layers
 from .store import Store
 
 _stores: weakref.WeakKeyDictionary[Cache, Store] = weakref.WeakKeyDictionary()
@@ -38,6 +39,13 @@ def store_of(cache: Any) -> Store | None:
     return _stores.get(cache) if isinstance(cache, Cache) else None
 
 
+# what a cache of another kind is, for whoever gave it
+REASONS = {"Quantized": "its rows are integers with scales, which the daemon does not read, and the rounding "
+                        "would be scored, too",
+           "Static": "its memory has one size for good, so that dropping rows would free nothing",
+           "EncoderDecoder": "an encoder's rows are not a prompt that goes on"}
+
+
 def adopt(cache: Any, config: Any) -> Store:
     """Give an empty DynamicCache layers in shared memory: it stays the same object, which callers hold.
 
@@ -45,21 +53,18 @@ def adopt(cache: Any, config: Any) -> Store:
         Unsupported: it is of another kind, holds rows, or has no full-attention layer.
     """
     if not isinstance(cache, DynamicCache):
-        raise Unsupported(f"a {type(cache).__name__} cannot be compressed: only a DynamicCache, which is the default; "
-                          "static, quantised and encoder-decoder caches keep their rows in forms of their own")
+        kind = type(cache).__name__
+        reason = next((words for name, words in REASONS.items() if kind.startswith(name)), "its form is its own")
+        raise Unsupported(f"a {kind} cannot be compressed: {reason}; give a DynamicCache, the default, or none")
     if getattr(cache, "offloading", False):
         raise Unsupported("an offloaded cache does not go together with compression")
-    if any(layer.is_initialized and layer.get_seq_length() for layer in cache.layers):
+    # layers of linear attention have neither of the two
+    if any(getattr(layer, "is_initialized", False) and layer.get_seq_length() for layer in cache.layers):
         raise Unsupported("this cache holds rows already: it must be empty when compress() first sees it; with "
                           "prefill_chunk_size Transformers 4 fills it past all hooks")
-    layers = cache.layers or DynamicCache(config=config.get_text_config(decoder=True)).layers
+    layers, full = fresh_layers(config, cache.layers)
     if any(getattr(layer, "record_past", False) for layer in layers):
         raise Unsupported("the cache of an assistant model is taken back step by step and cannot be compressed")
-    if not layers:  # a configuration without layer types: every layer is a full one
-        layers = [DynamicLayer() for _ in range(config.get_text_config(decoder=True).num_hidden_layers)]
-    full = [i for i, layer in enumerate(layers) if type(layer) is DynamicLayer]
-    if not full:
-        raise Unsupported("no layer of this model attends to all rows, so there is nothing to compress")
     store = Store(full, len(layers))
     for layer in store.layers:
         layers[layer.number] = layer

@@ -18,6 +18,7 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import Unsupported
+from .models import attention_files
 from .store import Store
 
 EAGER = "eager_attention_forward"
@@ -43,7 +44,10 @@ class Call:
                options: dict[str, Any]) -> Any:
         """Record the queries of one layer; the mask, with as many columns as the layer has rows."""
         layer = self.store.by_number.get(getattr(module, "layer_idx", -1))
-        if layer is None or layer.keys is None or key.data_ptr() != layer.keys.data_ptr():
+        if layer is None or layer.keys is None:
+            return mask
+        if key.data_ptr() != layer.keys.data_ptr():
+            self._check_foreign(layer.number)
             return mask
         if options.get("s_aux") is not None:
             raise Unsupported("attention with sink logits is not supported by chunkkv.transformers")
@@ -58,6 +62,14 @@ class Call:
         if self.rows or self.keep_all:
             self.store.record(layer, query, self.rows, self.keep_all)
         return fitted(mask, key.shape[2])
+
+
+    def _check_foreign(self, number: int) -> None:
+        """Attention is given other keys than the cache holds: in some layers, or in all, as in latent caches."""
+        if self.store.scale is None and (self.rows or self.keep_all):
+            raise Unsupported(f"layer {number} hands other keys to its attention than the cache holds, as models with "
+                              "a latent cache do, so its queries say nothing of the rows: take a method without them, "
+                              "such as keydiff, knorm, lagkv, vk-ratio or streamingllm")
 
 
 def fitted(mask: Any, columns: int) -> Any:
@@ -76,8 +88,7 @@ def recording(model: torch.nn.Module) -> Iterator[None]:
     """Wrap the attention functions that a model may call, until the end of the block."""
     places: list[tuple[MutableMapping[str, Any], str]] = [
         (ALL_ATTENTION_FUNCTIONS, name) for name in list(ALL_ATTENTION_FUNCTIONS.keys())]
-    files = {type(module).__module__ for module in model.modules() if hasattr(module, "layer_idx")}
-    places += [(vars(sys.modules[file]), EAGER) for file in sorted(files) if hasattr(sys.modules[file], EAGER)]
+    places += [(vars(sys.modules[file]), EAGER) for file in attention_files(model) if hasattr(sys.modules[file], EAGER)]
     with _lock:
         for table, name in places:
             times, original = _wrapped.get((id(table), name), (0, None))

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import inspect
+import threading
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from decimal import Decimal
+from os import PathLike
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
 import torch
 
+from ..checks import of_type
 from ..client import Client
-from ..errors import ChunkkvError, DaemonUnavailable, Unsupported
+from ..errors import ChunkkvError, DaemonUnavailable, Unsupported, invalid
 from ..policy import Policy
 from ..ranges import Range
 from ..wire import CacheState
 from .cache import ChunkKVCache, adopt, store_of
 from .capture import Call, begin, end, recording
-from .report import Report
+from .models import CACHE_NAMES, check_model, fresh_layers
+from .report import BudgetRaised, Report
 from .request import compress_store
 from .settings import OnError, Settings
 from .store import Store
+from .trial import try_settings
 
-CACHE_NAMES = ("past_key_values", "cache")  # Transformers up to 5.23, and after
+_lock = threading.Lock()
+_open: list[Compressor] = []  # blocks that are open now, of all threads
 
 
 def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None = None,
@@ -39,15 +45,18 @@ def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None
         print(kv.last)
 
     The daemon is asked when the first token is about to be processed alone: what the prompt's own forwards computed is
-    that of the full cache.  Later prompts of the same cache are not compressed, unless `every` says so.
+    that of the full cache.  Later prompts of the same cache are not compressed, unless `every` says so.  What is wrong
+    with the arguments, or the model, is said at the beginning of the block.
 
     Args:
         model: a causal language model of Transformers, on the CPU.
         keep_ratio: fraction of the prompt's rows to keep, at most 1.
-        max_tokens: rows to keep; with both, the smaller.
+        max_tokens: rows to keep; with both, the smaller.  Rows that a method always keeps (the first few, those of its
+            window, `protect`) count, and are kept also where they are more: then there is a warning, `BudgetRaised`.
+            With method "h2o" a half each goes to heavy hitters and the newest rows, or give `heavy` and `recent`.
         method: a name of `chunkkv.methods`, or "hybrid", or policies of your own.
         every: compress again whenever so many tokens came since; keep_ratio then counts in all tokens so far.
-        protect: half-open ranges of positions that are kept.
+        protect: half-open ranges of positions that are kept; they must end within the prompt, unless `every` is given.
         chunk_lengths: with method "chunk-at": lengths of the chunks, all tokens together.
         on_error: "continue" = where the daemon refuses and nothing is lost, go on with all rows; see `failures`.
         timeout: seconds for one compression.
@@ -56,9 +65,17 @@ def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None
         **options: of the method, such as window=16 or heads="each".
 
     Raises:
+        TypeError: an argument is of a wrong type, or there is no such argument.
+        InvalidArgument: an argument has a wrong value; `field` names it.
         DaemonUnavailable: at the beginning of the block, when no daemon answers.
         Unsupported: what cannot be compressed, with the reason.
     """
+    if client is not None:
+        of_type("client", client, Client)
+    if endpoint is not None:
+        of_type("endpoint", endpoint, str, PathLike)
+    if client is not None and endpoint is not None:
+        raise invalid("endpoint", "is that of the client, which is given, too: leave one of them out")
     settings = Settings.of(method, options, keep_ratio=keep_ratio, max_tokens=max_tokens, every=every,
                            protect=protect, chunk_lengths=chunk_lengths, on_error=on_error, timeout=timeout)
     return Compressor(model, settings, client, endpoint)
@@ -73,16 +90,14 @@ class Compressor:
     """
 
     def __init__(self, model: torch.nn.Module, settings: Settings, client: Client | None, endpoint: str | None) -> None:
-        names = inspect.signature(model.forward).parameters
-        self._name = next((name for name in CACHE_NAMES if name in names), "")
-        if not self._name or not hasattr(model, "config"):
-            raise Unsupported(f"a {type(model).__name__} takes no cache: give the causal language model itself")
+        self._name = check_model(model)
         self.reports: list[Report] = []
         self.failures: list[ChunkkvError] = []
         self._model, self._settings, self._endpoint = model, settings, endpoint
         self._client = client
         self._stack = ExitStack()
         self._stores: WeakSet[Store] = WeakSet()
+        self._said: set[str] = set()
 
     @property
     def last(self) -> Report | None:
@@ -91,9 +106,12 @@ class Compressor:
 
     def __enter__(self) -> Compressor:
         with ExitStack() as stack:
+            self._begin_alone()
+            stack.callback(self._end_alone)
             if self._client is None:
                 self._client = stack.enter_context(_connect(self._endpoint))
                 stack.callback(setattr, self, "_client", None)
+            self._try(self._client)
             stack.callback(self._release)
             stack.enter_context(recording(self._model))
             before = self._model.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -111,24 +129,64 @@ class Compressor:
         """Compress a cache now, instead of before its next token.
 
         Raises:
-            Unsupported: it is not one that was filled inside this block.
+            Unsupported: it is not one that was filled inside this block, or the block has ended.
         """
         store = store_of(cache)
         if store is None or store not in self._stores or store.arena is None:
             raise Unsupported("this cache was not filled inside this block")
-        assert self._client is not None
+        if self not in _open or self._client is None:
+            raise Unsupported("this block has ended: its caches are compressed inside it only")
         report = compress_store(self._client, store, self._settings)
         self.reports.append(report)
+        if report.budget_raised:
+            self._warn_raised(report.budget, max(report.rows_after.values()))
         return report
+
+    # ---- at the beginning
+
+    def _begin_alone(self) -> None:
+        """Blocks of a model, or of a part of it, would each compress the same caches."""
+        parts = set(self._model.modules())
+        with _lock:
+            if any(other._model in parts or self._model in set(other._model.modules()) for other in _open):
+                raise Unsupported(f"this {type(self._model).__name__} is in a compress() block already: end that one "
+                                  "first, as a model has one way of compressing at a time")
+            _open.append(self)
+
+    def _end_alone(self) -> None:
+        with _lock:
+            _open.remove(self)
+
+    def _try(self, client: Client) -> None:
+        """Ask the daemon now what it would refuse, or do otherwise, after the prompt."""
+        layers = fresh_layers(self._model.config)[1]
+        answer = try_settings(client, layers, self._settings)
+        if answer is not None and answer.groups[0].budget_raised and self._settings.keep_ratio is None:
+            self._warn_raised(self._settings.max_tokens or 0, answer.physical_len)
+
+    def _warn_raised(self, asked: int, kept: int) -> None:
+        """Once for each budget, and not where the caller said what to do then."""
+        if all(policy.tight is None for policy in self._settings.policies((0, 1))):
+            self._warn(f"{asked} rows are asked for, but the rows that are always kept (the first ones, the newest "
+                       f"that vote, protect) are {kept}, and these are kept: ask for {kept} or more, or for "
+                       "fewer sinks or a smaller window; tight=\"refuse\" makes this an error, tight=\"raise\" silent",
+                       BudgetRaised)
+
+    def _warn(self, words: str, kind: type[Warning]) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            warnings.warn(words, kind, stacklevel=2)
 
     # ---- hooks
 
     def _before(self, _: torch.nn.Module, args: tuple[Any, ...],
                 given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """A forward begins: its cache becomes ours, or was; the prompt may be over."""
-        if given.get("use_cache") is False or (given.get("use_cache") is None and not _uses_cache(self._model)):
-            return None
         name = next((name for name in CACHE_NAMES if given.get(name) is not None), self._name)
+        if given.get(name) is None and not _uses_cache(self._model, given.get("use_cache")):
+            self._warn("this forward keeps no cache (use_cache=False, or a model in training), so there is nothing to "
+                       "compress", UserWarning)
+            return None
         if given.get(name) is None:
             given = {**given, name: ChunkKVCache(self._model.config)}
         cache = given[name]
@@ -167,7 +225,9 @@ def _connect(endpoint: str | None) -> Client:
                                 "CHUNKKV_ENDPOINT=DIR/main", radius=error.radius) from error
 
 
-def _uses_cache(model: Any) -> bool:
+def _uses_cache(model: Any, asked: bool | None) -> bool:
+    if asked is not None:
+        return asked
     return bool(getattr(model.config.get_text_config(decoder=True), "use_cache", True)) and not model.training
 
 

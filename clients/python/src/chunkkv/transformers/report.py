@@ -9,6 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..answer import Answer
+from ..wire import KeptAll
+
+REMARKS = {KeptAll.SHORT: "; too short for this method", KeptAll.FITS: "; within the budget",
+           KeptAll.PROTECTED: "; all of it is protected"}
+
+
+class BudgetRaised(UserWarning):
+    """More rows are kept than asked for, because the rows that are always kept are more."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,7 @@ class Report:
     Attributes:
         sequences: of the batch.
         tokens: that the model had seen.
+        budget: rows of each layer that were asked for, on average.
         rows_before: rows in each compressed layer, by layer number.
         rows_after: likewise.
         bytes_before: shared memory of the cache.
@@ -29,6 +38,7 @@ class Report:
 
     sequences: int
     tokens: int
+    budget: int
     rows_before: Mapping[int, int]
     rows_after: Mapping[int, int]
     bytes_before: int
@@ -42,7 +52,24 @@ class Report:
         heads = self.positions[sequence][layer]
         return heads[kv_head if len(heads) > 1 else 0]
 
+    @property
+    def kept_all(self) -> KeptAll:
+        """Why nothing was dropped: the prompt is too SHORT for the method, or FITS the budget, or all of it is
+        PROTECTED; DROPPED where rows were."""
+        return self.answers[0].groups[0].kept_all
+
+    @property
+    def budget_raised(self) -> bool:
+        """More rows were kept than asked for, because the rows that are always kept are more."""
+        return any(group.budget_raised for answer in self.answers for group in answer.groups)
+
     def __str__(self) -> str:
         before, after = (sum(rows.values()) / len(rows) for rows in (self.rows_before, self.rows_after))
-        return (f"{before:.0f} rows -> {after:.0f} ({after / before:.1%}) in each of {len(self.rows_after)} layers, "
-                f"{self.bytes_before / 1e6:.1f} MB -> {self.bytes_after / 1e6:.1f} MB, {self.seconds * 1e3:.1f} ms")
+        return (f"{before:.0f} rows -> {after:.0f} ({after / before:.1%}{self._remark()}) in each of "
+                f"{len(self.rows_after)} layers, {self.bytes_before / 1e6:.1f} MB -> {self.bytes_after / 1e6:.1f} MB, "
+                f"{self.seconds * 1e3:.1f} ms")
+
+    def _remark(self) -> str:
+        if self.budget_raised:
+            return f"; {self.budget} asked for, but these are always kept"
+        return REMARKS.get(self.kept_all, "")

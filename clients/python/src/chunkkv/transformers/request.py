@@ -14,6 +14,7 @@ from ..policy import Policy
 from ..ranges import Range, count, positions_of, rows_from_ranges
 from ..wire import CacheState
 from .arena import capacity_for
+from .asked import as_argument
 from .registered import Registered, Unit
 from .report import Report
 from .settings import Settings, of_the_model
@@ -28,7 +29,9 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     """
     assert store.arena is not None
     settings.check_batch(store.batch)
+    settings.check_protected(store.seen)
     began = time.perf_counter()
+    wanted = settings.rows_asked(store.seen)
     before = {layer.number: layer.length for layer in store.layers}
     bytes_before = store.arena.memory.size
     if store.registered is None or not store.registered.serves(client):
@@ -40,18 +43,19 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     try:
         for cache, units in registered.parts:
             jobs = [_job(store, settings, i, unit) for i, unit in enumerate(units)]
-            answer = client.compress(cache, jobs=jobs, queries=registered.queries(units), logical_len=store.seen,
+            queries = registered.queries(units) if any(job.needs_queries for job in jobs) else None
+            answer = client.compress(cache, jobs=jobs, queries=queries, logical_len=store.seen,
                                      timeout=settings.timeout)
             answers.append(answer)
             found += [(unit, answer, i) for i, unit in enumerate(units)]
     except ChunkkvError as error:
         if error.cache != CacheState.CLEAN or found:
             store.broken = str(error)
-        raise
+        raise as_argument(error) from None
     heads = _take_over(store, found)
     _settle(store, settings)
     return Report(
-        sequences=store.batch, tokens=store.seen, rows_before=before,
+        sequences=store.batch, tokens=store.seen, budget=wanted, rows_before=before,
         rows_after={layer.number: layer.length for layer in store.layers}, bytes_before=bytes_before,
         bytes_after=store.arena.memory.size, seconds=time.perf_counter() - began,
         positions=[{number: [rows_from_ranges(ranges) for ranges in each] for number, each in layers.items()}
@@ -61,11 +65,12 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
 def _job(store: Store, settings: Settings, group: int, unit: Unit) -> GroupJob:
     """What is asked for the layers of a unit, whose rows are of the same tokens."""
     first = unit.layers[0]
-    plan = [of_the_model(policy, store) for policy in settings.policies([layer.number for layer in store.layers])]
+    plan, budget = settings.job([layer.number for layer in store.layers], first.length,
+                                store.seen if store.positions else 0)
     positions = store.ranges(unit.sequence, first) if store.positions else None
-    return GroupJob(rows=first.length, table=Table([0]), group=group, policy=_for_unit(plan, store, unit),
-                    protect=settings.protect, positions=positions, chunk_lengths=settings.chunk_lengths,
-                    **settings.budget(store))
+    return GroupJob(rows=first.length, table=Table([0]), group=group,
+                    policy=_for_unit([of_the_model(policy, store) for policy in plan], store, unit),
+                    protect=settings.protect, positions=positions, chunk_lengths=settings.chunk_lengths, **budget)
 
 
 def _for_unit(plan: Sequence[Policy], store: Store, unit: Unit) -> list[Policy]:
@@ -104,10 +109,10 @@ def _take_over(store: Store, found: Sequence[tuple[Unit, Answer, int]]) -> Heads
 
 
 def _settle(store: Store, settings: Settings) -> None:
-    """Smaller memory where half of it would do; registrations and queries only for the next time."""
+    """Smaller memory where three quarters of it would do; registrations and queries only for the next time."""
     assert store.arena is not None
     needed = capacity_for(max(layer.length for layer in store.layers) + (settings.every or 0))
-    if 2 * needed <= store.arena.capacity:
+    if 4 * needed <= 3 * store.arena.capacity:
         store.resize(needed)
     if settings.every is None:
         store.release()

@@ -8,12 +8,14 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 
 from .. import methods
+from ..checks import whole
+from ..connection import deadline
 from ..errors import Unsupported, invalid
 from ..policy import MILLION, Policy, millionths
-from ..ranges import Range
+from ..ranges import Range, checked
+from .asked import check_lengths, check_policy, halves_of, policies_of
 from .store import Store
 
-HYBRID = "hybrid"  # the one method that is a plan for the layers of a model
 LEAST_QUERIES = 64  # what the profiles look at, at most
 WINDOWS = {"kvpress": 64, "retrieval": 8, "vote": 8}  # query rows that a profile must have; others 32
 
@@ -39,20 +41,11 @@ class Settings:
     timeout: float
 
     @classmethod
-    def of(cls, method: str | Policy | Sequence[Policy], options: dict[str, Any], **others: Any) -> Settings:
-        """From what a user wrote; errors name the argument."""
-        plan: Sequence[Policy] | None
-        if method == HYBRID:
-            plan = None
-            methods.hybrid((0, 1), **options)  # to see wrong options now
-        elif isinstance(method, str):
-            plan, options = [methods.get(method, **options)], {}
-        else:
-            plan = [method] if isinstance(method, Policy) else list(method)
-            if options:
-                raise TypeError(f"options {', '.join(options)} go with a method's name, not with a policy")
-            if not plan or not all(isinstance(policy, Policy) for policy in plan):
-                raise TypeError(f"method must be a name, a Policy or several, not {method!r}")
+    def of(cls, method: Any, options: dict[str, Any], **others: Any) -> Settings:
+        """From what a user wrote; errors name the argument and its limit."""
+        plan = policies_of(method, options)
+        if plan is not None:
+            options = {}
         settings = cls(plan, options, **others)
         settings._check()
         return settings
@@ -60,24 +53,45 @@ class Settings:
     def _check(self) -> None:
         if self.on_error not in get_args(OnError):
             raise invalid("on_error", f"must be one of {', '.join(get_args(OnError))}, is {self.on_error!r}")
+        deadline(self.timeout)
         if self.keep_ratio is not None:
             millionths(self.keep_ratio)
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise invalid("max_tokens", f"must be at least 1, is {self.max_tokens}")
+        if self.max_tokens is not None:
+            whole("max_tokens", self.max_tokens, 1)
+        checked(self.protect, "protect", ascending=False)
+        if self.chunk_lengths is not None:
+            check_lengths(self.chunk_lengths)
         policies = self.policies((0, 1))
-        own = all(policy.selector == "h2o" for policy in policies)
-        if own == (self.keep_ratio is not None or self.max_tokens is not None):
-            raise invalid("keep_ratio", "method h2o brings its own budget: give heavy and recent" if own else
-                          "one of keep_ratio and max_tokens is needed")
+        for policy in policies:
+            check_policy(policy)
+        self._check_budget(policies)
         if any(policy.selector == "page" for policy in policies):
             raise Unsupported("method page frees blocks of a paged cache, and a cache of Transformers has none")
         if self.every is not None:
             self._check_every(policies)
 
+    def _check_budget(self, policies: Sequence[Policy]) -> None:
+        """A budget is needed, but for H2O, which has parts of the rows instead, or halves of a budget."""
+        given = self.keep_ratio is not None or self.max_tokens is not None
+        own = all(policy.selector == "h2o" for policy in policies)
+        if not own and not given:
+            raise invalid("keep_ratio", "one of keep_ratio and max_tokens is needed")
+        if own and given and not self.halves:
+            raise invalid("keep_ratio" if self.keep_ratio is not None else "max_tokens",
+                          "method h2o takes either keep_ratio or max_tokens, a half of which goes to heavy hitters, "
+                          "the other to the newest rows, or else heavy and recent, its parts of the rows, such as "
+                          "heavy=0.1, recent=0.1; both were given")
+
+    @property
+    def halves(self) -> bool:
+        """Is H2O to take a half of the budget for each of its parts?"""
+        return ((self.keep_ratio is not None or self.max_tokens is not None)
+                and all(policy.selector == "h2o" and policy.heavy is None and policy.recent_part is None
+                        for policy in self.policies((0, 1))))
+
     def _check_every(self, policies: Sequence[Policy]) -> None:
         """Compressing again needs positions, one list for all heads, and enough new queries."""
-        if self.every is None or self.every < 1:
-            raise invalid("every", f"must be at least 1, is {self.every}")
+        every = whole("every", self.every, 1)
         reasons = {"h2o needs the queries of all rows": any(p.selector == "h2o" for p in policies),
                    "the heads keep different rows": any(p.heads == "each" for p in policies),
                    "layers keep different numbers of rows": any(p.beta for p in policies),
@@ -88,7 +102,7 @@ class Settings:
             if holds:
                 raise Unsupported(f"every={self.every} does not go together with this method: {reason}")
         window = max((p.window or WINDOWS.get(p.profile, 32) for p in policies if p.reads_queries), default=1)
-        if self.every < window:
+        if every < window:
             raise invalid("every", f"must be at least {window}, the query rows that vote, is {self.every}")
 
     def policies(self, layers: Sequence[int]) -> list[Policy]:
@@ -118,12 +132,39 @@ class Settings:
         if sequences > 1 and self.chunk_lengths is not None:
             raise Unsupported(f"chunk_lengths are those of one sequence, and this is a batch of {sequences}")
 
-    def budget(self, store: Store) -> dict[str, Any]:
-        """keep_ratio and max_tokens of a request; later ones count in all tokens so far, not in the rows left."""
-        if not store.positions or self.keep_ratio is None:
-            return {"keep_ratio": self.keep_ratio, "max_tokens": self.max_tokens}
-        rows = max(1, store.seen * millionths(self.keep_ratio) // MILLION)
-        return {"max_tokens": rows if self.max_tokens is None else min(rows, self.max_tokens)}
+    def job(self, layers: Sequence[int], rows: int, seen: int = 0) -> tuple[list[Policy], dict[str, Any]]:
+        """Policies, and keep_ratio and max_tokens, of a request for so many rows.
+
+        Args:
+            layers: numbers of the full-attention layers.
+            rows: that there are.
+            seen: tokens so far, where rows were dropped before: keep_ratio counts in these; else 0.
+        """
+        plan = self.policies(layers)
+        if self.halves:
+            return halves_of(plan, rows, self.rows_to_keep(rows))
+        if not seen or self.keep_ratio is None:
+            return plan, {"keep_ratio": self.keep_ratio, "max_tokens": self.max_tokens}
+        return plan, {"max_tokens": self.rows_to_keep(seen)}
+
+    def rows_to_keep(self, tokens: int) -> int:
+        """The budget for so many tokens, as the daemon counts it; all of them where there is none."""
+        ratio = MILLION if self.keep_ratio is None else millionths(self.keep_ratio)
+        return min(max(1, tokens * ratio // MILLION), tokens if self.max_tokens is None else self.max_tokens)
+
+    def rows_asked(self, tokens: int) -> int:
+        """The same; with H2O the parts that it has where no budget is given."""
+        if self.keep_ratio is None and self.max_tokens is None:
+            policy = self.policies((0, 1))[0]
+            parts = (policy.heavy or MILLION // 10, policy.recent_part or MILLION // 10)
+            return max(1, sum(tokens * part // MILLION for part in parts))
+        return self.rows_to_keep(tokens)
+
+    def check_protected(self, tokens: int) -> None:
+        """InvalidArgument where ranges to protect are of no token; with `every` they may still come."""
+        for i, (first, end) in enumerate(self.protect):
+            if end > tokens and self.every is None:
+                raise invalid(f"protect[{i}]", f"({first}, {end}) ends behind the {tokens} tokens of the prompt")
 
 
 def of_the_model(policy: Policy, store: Store) -> Policy:
