@@ -105,7 +105,7 @@ help:
 	@echo "make demo-cuda the same in the memory of a GPU; DRIVER=gpu|stand-in, the latter where there is no GPU"
 	@echo "make check     every test: installs what is missing"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
-	@echo "make check-transformers      models of Transformers, tiny ones and SmolLM2; installs torch and a model of 93 MB"
+	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
 	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
@@ -216,10 +216,12 @@ bench-accuracy-small:
 
 .PHONY: check-transformers
 check-transformers:
-	@tools/setup eval
+	@tools/setup transformers
 	@$(MAKE) $(JOBS) all
-	@CHUNKKV_BUILD=$(abspath $(O)) OMP_NUM_THREADS=1 build/eval-venv/bin/python -W ignore -m pytest -q -p no:cacheprovider \
-                tests/python/test_transformers.py tests/python/test_transformers_cache.py tests/python/test_transformers_smollm2.py
+	@for first in build/transformers-4 ''; do PYTHONPATH=$$first build/eval-venv/bin/python -W ignore -c \
+                'import transformers; print("Transformers", transformers.__version__)' && PYTHONPATH=$$first \
+                CHUNKKV_BUILD=$(abspath $(O)) OMP_NUM_THREADS=1 build/eval-venv/bin/python -W ignore -m pytest -q \
+                -p no:cacheprovider tests/python/test_transformers*.py || exit 1; done
 
 PROBLEMS ?= 1000
 bench-random-problems:
