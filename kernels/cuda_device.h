@@ -93,6 +93,19 @@ static inline uint64_t ckv__cuda_rounded(uint64_t bytes) {
         return (bytes + CKV__CUDA_ALIGN - 1) / CKV__CUDA_ALIGN * CKV__CUDA_ALIGN;
 }
 
+/**
+ * ckv__cuda_learn() - what some work took says how much of it makes a slice
+ * @rate: ns for a unit of work, as known so far
+ *
+ * Work much shorter than a slice is mostly the way there and back, so it can only lower the rate.
+ */
+static inline void ckv__cuda_learn(double *rate, double work, uint64_t nsec, uint64_t slice_nsec) {
+        double seen = (double)nsec / work;
+
+        if (seen < *rate || nsec >= slice_nsec / 4)
+                *rate = (*rate + seen) / 2;
+}
+
 /* ckv__cuda_up() - queue a copy to the device; @from is free at once. May wait for what is queued. Return: false: an error. */
 bool ckv__cuda_up(struct ckv_cuda_device *device, CUdeviceptr to, const void *from, uint64_t bytes);
 

@@ -259,7 +259,6 @@ static bool select_on_host(struct ckv_cuda_score *score, struct ckv_cuda_device 
 enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ckv_cuda_device *device, uint32_t leader,
                                          uint64_t slice_nsec, struct ckv_cuda_batch *ret_batch) {
         uint64_t start = ckv_now_nsec();
-        double *rate = &device->nsec_per_work[score->keys];
         bool selects = score->selects, done;
         uint32_t layers;
 
@@ -286,7 +285,8 @@ enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ck
                 score->owner = 0;
                 return CKV_CUDA_SCORED_FAILED;
         }
-        *rate = (*rate + (double)(ckv_now_nsec() - start) / ((double)score->layers.count * work_of(score))) / 2;
+        ckv__cuda_learn(&device->nsec_per_work[score->keys], (double)score->layers.count * work_of(score), ckv_now_nsec() - start,
+                        slice_nsec);
         *ret_batch = (struct ckv_cuda_batch){
                 .count = score->layers.count, .wrong = score->wrong, .units = score->unit_scores, .rows = score->row_scores,
                 .counts = selects ? score->counts : NULL, .runs = score->runs, .runs_most = score->runs_most,
