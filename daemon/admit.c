@@ -166,6 +166,17 @@ static bool new_job(struct ckv_request *request, const struct ckv_compress_parts
         return true;
 }
 
+/* check_device() - is there a kernel for it? A repair scores nothing any more, and moves what was moved before. */
+static bool check_device(const struct ckv_request *request, struct ckv_record_status *status) {
+        const struct ckv_backend_ops *ops = request->session->daemon->ops;
+        enum ckv_policy_field field;
+        uint32_t part;
+
+        if (request->repairs || !ops->takes || ops->takes(request->job, &part, &field))
+                return true;
+        return ckv_policy_refuse_on_device(request, part, field, status);
+}
+
 bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, const uint8_t *attachment, uint32_t bytes,
                struct ckv_record_status *ret_status) {
         const struct ckv_record_compress *body = &record->body.compress;
@@ -204,6 +215,8 @@ bool ckv_admit(struct ckv_request *request, const struct ckv_record *record, con
             !ckv_admit_timeline(request, &parts, ret_status) || !ckv_outputs_check(request, body, parts.groups, parts.timeline, ret_status) ||
             !ckv_request_intact(request, ret_status) ||
             !ckv_admit_reply_size(request, parts.groups, ret_status))
+                return false;
+        if (!check_device(request, ret_status))
                 return false;
         request->job->owner = request;
         request->job->fair_key = request->session->peer.uid;

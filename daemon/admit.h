@@ -59,6 +59,15 @@ bool ckv_admit_tables(struct ckv_request *request, const struct ckv_record_group
 bool ckv_admit_policy(struct ckv_request *request, const struct ckv_record_compress *body, const struct ckv_record_group *group,
                       const struct ckv_record_policy *policy, struct ckv_part part, struct ckv_record_status *ret_status);
 
+/**
+ * ckv_policy_refuse_on_device() - admit_fault.c: the device has no kernel for a part of the job
+ * @field: of ops->takes(); CKV_FIELD_NONE: it is the planes of the cache
+ *
+ * Return: false, with @status UNSUPPORTED.
+ */
+bool ckv_policy_refuse_on_device(const struct ckv_request *request, uint32_t part, enum ckv_policy_field field,
+                                 struct ckv_record_status *status);
+
 /* ckv_policy_refuse() - admit_fault.c: a fault of kernels/policy.h as a status; @profile: that was asked for. Return: false. */
 bool ckv_policy_refuse(struct ckv_record_status *status, const struct ckv_policy_fault *fault, enum ckv_profile profile,
                        struct ckv_part part);

@@ -126,3 +126,13 @@ bool ckv_policy_refuse(struct ckv_record_status *status, const struct ckv_policy
                 return refuse_use(status, fault, part);
         }
 }
+
+bool ckv_policy_refuse_on_device(const struct ckv_request *request, uint32_t part, enum ckv_policy_field field,
+                                 struct ckv_record_status *status) {
+        uint32_t group = ckv_request_group_of(request, part);
+
+        if (field == CKV_FIELD_NONE)
+                return ckv_refuse(status, CKV_CODE_UNSUPPORTED, CKV_F_COMPRESS_CACHE_ID, CKV_D_NOT_ON_DEVICE, 0, 0, 0);
+        return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, field_of(field), group, part - request->groups[group].first_part,
+                             CKV_D_NOT_ON_DEVICE, 0, 0, 0);
+}

@@ -93,6 +93,8 @@ static bool take_scores_in(struct ckv_request *request, const struct ckv_record_
                 status->index[0] = (uint16_t)index;
                 return false;
         }
+        if (!ckv_region_on_host(region, CKV_F_GROUP_SCORES_IN, index, status))
+                return false;
         for (uint32_t k = 0; k < parts; k++)
                 most += most_scores(ckv_request_part(request, index, k));
         if (slice->size % sizeof(float) || slice->size > most || (parts > 1 && slice->size != most))
@@ -127,6 +129,8 @@ static bool take_scores_out(struct ckv_request *request, const struct ckv_record
                 status->index[0] = (uint16_t)index;
                 return false;
         }
+        if (!ckv_region_on_host(region, CKV_F_GROUP_SCORES_OUT, index, status))
+                return false;
         if (region->mapped->key.copied)
                 return ckv_refuse_at(status, CKV_CODE_UNSUPPORTED, CKV_F_GROUP_SCORES_OUT, index, 0, CKV_D_SHM_OUTPUT, region->id, 0, 0);
         if (!region->writable)

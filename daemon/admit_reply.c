@@ -152,6 +152,8 @@ bool ckv_admit_reply_slice(struct ckv_request *request, const struct ckv_record_
         if (!ckv_region_slice(request->session, &body->reply_to, 0, CKV_F_COMPRESS_REPLY_TO, ret_status, &region,
                               &request->reply_address))
                 return false;
+        if (!ckv_region_on_host(region, CKV_F_COMPRESS_REPLY_TO, 0, ret_status))
+                return false;
         if ((uintptr_t)request->reply_address % sizeof(uint32_t))
                 return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_COMPRESS_REPLY_TO, CKV_D_UNALIGNED, sizeof(uint32_t),
                                   body->reply_to.offset, 0);

@@ -54,6 +54,8 @@ static bool fetch(struct ckv_request *request, const struct table *t, uint32_t *
                         status->index[0] = (uint16_t)t->index;
                         return false;
                 }
+                if (!ckv_region_on_host(region, t->from_field, t->index, status))
+                        return false;
                 if (t->from->size % sizeof(uint32_t))
                         return refuse(status, t, CKV_CODE_INVALID_ARGUMENT, t->from_field, CKV_D_MULTIPLE, sizeof(uint32_t),
                                       t->from->size, 0);

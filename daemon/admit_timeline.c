@@ -19,7 +19,7 @@ static bool place(struct ckv_request *request, const struct ckv_record_slice *sl
                 return true;
         if (!ckv_region_slice(request->session, slice, sizeof(uint64_t), field, status, &region, &address))
                 return false;
-        if (region->mapped->key.copied)
+        if (region->mapped->key.copied || region->mapping.on_device)
                 return ckv_refuse(status, CKV_CODE_UNSUPPORTED, field, CKV_D_WORD_PLACE, region->id, 0, 0);
         if ((uintptr_t)address % sizeof(uint64_t))
                 return ckv_refuse(status, CKV_CODE_INVALID_ARGUMENT, field, CKV_D_UNALIGNED, sizeof(uint64_t), slice->offset, 0);

@@ -14,6 +14,8 @@
 
 #include <string.h>
 
+enum { BACKEND_CPU = 1, BACKEND_CUDA = 2 };     /* Backend of chunkkv.proto */
+
 void ckv_answer_init(struct ckv_answer *answer, const struct ckv_record_status *status) {
         *answer = (struct ckv_answer){ 0 };
         answer->record.head.type = CKV_RECORD_RESULT;
@@ -37,6 +39,21 @@ void ckv_answer_send(const struct ckv_route *route, const struct ckv_answer *ans
         send_record(route, &record, answer->attachment, answer->bytes);
 }
 
+/* worth_storing() - refusals that a later repeat of the same id may not meet again are not remembered */
+static bool worth_storing(uint16_t code) {
+        return code != CKV_CODE_QUOTA && code != CKV_CODE_BUSY && code != CKV_CODE_NO_MEMORY && code != CKV_CODE_DRAINING;
+}
+
+void ckv_answer_settle(struct ckv_session *session, const struct ckv_route *route, struct ckv_window_entry *entry,
+                       struct ckv_answer *answer) {
+        ckv_answer_send(route, answer, false);
+        if (worth_storing(answer->record.body.result.status.code))
+                ckv_window_store(&session->window, entry, answer);
+        else
+                ckv_window_forget(entry);
+        ckv_answer_deinit(answer);
+}
+
 void ckv_answer_send_status(const struct ckv_route *route, const struct ckv_record_status *status) {
         struct ckv_answer answer;
 
@@ -52,7 +69,7 @@ void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_ses
         struct ckv_record_welcome *welcome = &record.body.welcome;
 
         welcome->status = *status;
-        welcome->backend = 1;   /* BACKEND_CPU */
+        welcome->backend = daemon->ops->import ? BACKEND_CUDA : BACKEND_CPU;
         memcpy(welcome->session_token, session->token, sizeof(welcome->session_token));
         welcome->now_ns = ckv_now_nsec();
         welcome->capabilities = ckv_capabilities(options);
@@ -69,6 +86,8 @@ void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_ses
         welcome->message_parts = (uint32_t)CKV_LIMIT_MESSAGE_PARTS;
         /* what a user alone may have: the reserve is for others (daemon/share.h) */
         welcome->mapped_bytes = share->total ? CKV_MIN(daemon->mapped_bytes, share->total - share->reserve) : daemon->mapped_bytes;
+        if (daemon->ops->import)
+                welcome->mapped_bytes += ckv_tenant_most(session->tenant, CKV_SLOT_DEVICE_BYTES);
         memcpy(welcome->device_uuid, daemon->backend_info.uuid, sizeof(welcome->device_uuid));
         send_record(route, &record, daemon->backend_info.name, strnlen(daemon->backend_info.name, sizeof(daemon->backend_info.name)));
 }
@@ -96,6 +115,7 @@ void ckv_answer_send_pong(const struct ckv_route *route, const struct ckv_sessio
 }
 
 void ckv_answer_send_budgets(const struct ckv_route *route, const struct ckv_session *session) {
+        const struct ckv_daemon *daemon = route->endpoint->daemon;
         struct ckv_record_budget budgets[_CKV_SLOT_N];
         struct ckv_answer answer;
         uint32_t n = 0;
@@ -104,6 +124,11 @@ void ckv_answer_send_budgets(const struct ckv_route *route, const struct ckv_ses
                 budgets[n++] = (struct ckv_record_budget){
                         .slot = slot, .used = session->tenant->used[slot], .limit = ckv_tenant_most(session->tenant, slot),
                 };
+        if (daemon->ops->import) {
+                /* one number for people: what is open of the host's and of the device's memory */
+                budgets[CKV_SLOT_MAPPED_BYTES - 1].used += session->tenant->used[CKV_SLOT_DEVICE_BYTES];
+                budgets[CKV_SLOT_MAPPED_BYTES - 1].limit += ckv_tenant_most(session->tenant, CKV_SLOT_DEVICE_BYTES);
+        }
         budgets[n] = (struct ckv_record_budget){ .slot = CKV_SLOT_DEVICE_TIME };
         ckv_engine_device_time(session->tenant, &budgets[n].used, &budgets[n].limit);
         n++;

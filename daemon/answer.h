@@ -19,6 +19,10 @@ void ckv_answer_init_ok(struct ckv_answer *answer, enum ckv_record_answer kind);
 /* ckv_answer_send() - to where the route points; *answer stays the caller's */
 void ckv_answer_send(const struct ckv_route *route, const struct ckv_answer *answer, bool repeated);
 
+/* ckv_answer_settle() - send it, and remember it for repeats if they are to get the same; what it owns is taken */
+void ckv_answer_settle(struct ckv_session *session, const struct ckv_route *route, struct ckv_window_entry *entry,
+                       struct ckv_answer *answer);
+
 /* The same for answers that are not stored: a status alone, Welcome, Pong, StatusReply. */
 void ckv_answer_send_status(const struct ckv_route *route, const struct ckv_record_status *status);
 void ckv_answer_send_welcome(const struct ckv_route *route, const struct ckv_session *session, const struct ckv_record_status *status);

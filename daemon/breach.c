@@ -39,7 +39,7 @@ const char *ckv_slot_to_string(enum ckv_slot slot) {
                 [CKV_SLOT_NONE] = "NONE", [CKV_SLOT_CONNECTIONS] = "CONNECTIONS", [CKV_SLOT_SESSIONS] = "SESSIONS",
                 [CKV_SLOT_REGIONS] = "REGIONS", [CKV_SLOT_MAPPED_BYTES] = "MAPPED_BYTES", [CKV_SLOT_REQUESTS] = "REQUESTS",
                 [CKV_SLOT_QUEUED_BYTES] = "QUEUED_BYTES", [CKV_SLOT_FDS] = "FDS", [CKV_SLOT_DEVICE_TIME] = "DEVICE_TIME",
-                [CKV_SLOT_FILES] = "FILES",
+                [CKV_SLOT_FILES] = "FILES", [CKV_SLOT_DEVICE_BYTES] = "DEVICE_BYTES",
         };
 
         return slot < _CKV_SLOT_N ? names[slot] : "?";

@@ -218,6 +218,10 @@ static bool add_plane(struct ckv_cache *cache, const struct ckv_record_plane *p,
         if (!region)
                 return ckv_refuse_at(status, CKV_CODE_NOT_FOUND, CKV_F_CACHE_PLANE_REGION_ID, i, 0, CKV_D_UNKNOWN_ID, p->region_id, 0,
                                      0);
+        /* kernels follow no address of the other kind */
+        if (region->mapping.on_device != (cache->session->daemon->ops->import != NULL))
+                return ckv_refuse_at(status, CKV_CODE_DEVICE_MISMATCH, CKV_F_CACHE_PLANE_REGION_ID, i, 0, CKV_D_PLANES_ON_DEVICE,
+                                     p->region_id, 0, 0);
         if (!check_alignment(p, region, i, status))
                 return false;
         for (uint32_t k = 0; k < p->layer_count; k++) {

@@ -22,6 +22,7 @@
 #include "daemon/daemon.h"
 #include "daemon/engine.h"
 #include "daemon/refuse.h"
+#include "kernels/cuda_types.h"
 #include "kernels/steps.h"
 
 #include <poll.h>
@@ -161,6 +162,37 @@ static void torn(struct ckv_request *request, struct ckv_record_status *status) 
         respond(request, &answer);
 }
 
+/* corrupts() - does this error of the driver mean that memory itself may be wrong? Then there is nothing to go on with. */
+static bool corrupts(int code) {
+        return code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE || code == CUDA_ERROR_CONTAINED;
+}
+
+/*
+ * lost_in_move() - the device was lost while rows moved: how far they are says the progress word
+ *
+ * Where they can be gone on with, the slot stays in COMMITTING, as if this process had died in the move: the next daemon
+ * repairs it.
+ */
+static void lost_in_move(struct ckv_request *request) {
+        const struct ckv_job_steps *steps = &request->job->steps;
+        struct ckv_record_status status;
+        struct ckv_answer answer;
+
+        ckv_refuse(&status, CKV_CODE_DEVICE_ERROR, CKV_F_NONE, CKV_D_MOVE_DEVICE_LOST, 0, 0, 0);
+        status.driver_code = request->job->fail_code;
+        if (request->mode == CKV_MODE_COPY_OUT) {
+                ckv_request_fail(request, &status);
+        } else if (steps->count == 0 || corrupts(request->job->fail_code)) {
+                torn(request, &status);
+        } else if (atomic_load_explicit(steps->done, memory_order_acquire) >= steps->count) {
+                ckv_request_finish(request);
+        } else {
+                status.cache = CKV_CACHE_TORN_REPAIRABLE;
+                ckv_answer_init(&answer, &status);
+                respond(request, &answer);
+        }
+}
+
 /* settle_answer() - what is known at the end only */
 static void settle_answer(struct ckv_request *request) {
         struct ckv_record_result *result = &request->answer.record.body.result;
@@ -275,6 +307,16 @@ void ckv_request_stage_done(struct ckv_request *request) {
                         ckv_request_fail(request, &status);
                 else
                         selected(request);
+                return;
+        }
+        if (request->job->outcome == CKV_JOB_DEVICE_LOST) {
+                lost_in_move(request);
+                return;
+        }
+        if (request->job->outcome != CKV_JOB_OK) {
+                /* not begun: nothing was written */
+                (void)ckv_plan_failed(request, &status);
+                ckv_request_fail(request, &status);
                 return;
         }
         /* pages that went while rows moved: what was read there were zeros */

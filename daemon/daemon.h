@@ -20,10 +20,13 @@
 struct ckv_closer;
 struct ckv_file;
 struct ckv_gate_link;
+struct ckv_handle;
 struct ckv_mapped;
 struct ckv_side_conn;
 struct ckv_session;
 struct ckv_daemon;
+
+enum { CKV_EXIT_HUNG = 75 };    /* EX_TEMPFAIL, exit status where the device is at fault: start me again */
 
 /* One pair of sockets, <runtime-dir>/<name>.zmq and <name>.fd, and the users who may connect. */
 struct ckv_endpoint {
@@ -52,10 +55,13 @@ struct ckv_daemon {
         struct ckv_session *sessions;   /* hash by token */
         struct ckv_file *files;         /* hash: files of which something is mapped; of daemon/mapped.c */
         struct ckv_mapped *mapped;      /* hash: what is mapped */
+        struct ckv_handle *handles;     /* hash: device memory that is open by a handle; of daemon/imported.c */
         struct ckv_closer *closer;      /* daemon/closer.c */
         uint64_t mapped_bytes;          /* that one user may register: --mapped-bytes, or what the memory limit leaves */
         struct ckv_share shares[_CKV_SLOT_N];   /* what all tenants draw from together */
-        bool draining;                  /* SIGTERM: new work is refused, running jobs end */
+        bool draining;                  /* SIGTERM, or the device is lost: new work is refused, running jobs end */
+        uint32_t import_count;          /* device memory that the backend is opening or closing */
+        struct ckv_device_end *device_end;      /* daemon/device.c: the device is lost, and the process about to end; or NULL */
         struct ckv_engine *engine;      /* daemon/engine.c: jobs in flight and waiting */
 };
 
@@ -74,6 +80,9 @@ static inline void ckv_assert_loop_thread(void) {
 int ckv_engine_start(struct ckv_daemon *daemon);
 bool ckv_engine_drained(const struct ckv_daemon *daemon);
 void ckv_engine_stop(struct ckv_daemon *daemon);
+
+/* ckv_engine_finish() - at the end, after the loop: wait until the device has let go of all memory; false after 5 s */
+bool ckv_engine_finish(struct ckv_daemon *daemon);
 
 /* ckv_sessions_end_all() - daemon/session.c: at shutdown, after the engine is drained */
 void ckv_sessions_end_all(struct ckv_daemon *daemon);

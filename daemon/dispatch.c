@@ -14,6 +14,8 @@
 #include "daemon/cache.h"
 #include "daemon/daemon.h"
 #include "daemon/gate_link.h"
+#include "daemon/imported.h"
+#include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/region.h"
 #include "daemon/request.h"
@@ -30,6 +32,7 @@ struct call {
         struct ckv_route route;
         struct ckv_session *session;
         struct ckv_window_entry *entry;
+        bool later;                             /* something else answers it */
 };
 
 static void serve_hello(struct call *call) {
@@ -123,8 +126,32 @@ static void serve_end_session(const struct call *call) {
         ckv_session_end(call->session);
 }
 
-/* serve_register() - REGISTER_* and UNREGISTER_*: done at once, in the loop. Return: false with @ret_status. */
-static bool serve_register(const struct call *call, struct ckv_answer *answer, struct ckv_record_status *ret_status) {
+/* on_device() - is it about memory that the device thread opens? */
+static bool on_device(const struct call *call) {
+        uint32_t source = call->record->body.region.source;
+
+        return call->endpoint->daemon->ops->import && (source == CKV_SOURCE_CUDA_IPC || source == CKV_SOURCE_CUDA_VMM);
+}
+
+/* unregister_region() - answered later where the device thread has to let go of it. Return: false with @ret_status. */
+static bool unregister_region(struct call *call, struct ckv_record_status *ret_status) {
+        struct ckv_region *region = ckv_region_find(call->session, call->record->body.id.id);
+        struct ckv_imported *imported = region ? region->mapped->imported : NULL;
+
+        if (!ckv_region_unregister(call->session, call->record->body.id.id, ret_status))
+                return false;
+        call->later = imported != NULL;
+        if (imported)
+                ckv_imported_answer(imported, &call->route, call->entry);
+        return true;
+}
+
+/*
+ * serve_register() - REGISTER_* and UNREGISTER_*: done at once, in the loop, but for device memory
+ *
+ * Return: true, call->later says whether it is answered by now; or false with @ret_status.
+ */
+static bool serve_register(struct call *call, struct ckv_answer *answer, struct ckv_record_status *ret_status) {
         struct ckv_record_result *result = &answer->record.body.result;
         uint32_t id = call->record->body.id.id;
         struct ckv_region *region;
@@ -133,6 +160,11 @@ static bool serve_register(const struct call *call, struct ckv_answer *answer, s
 
         switch (call->record->head.type) {
         case CKV_RECORD_REGISTER_REGION:
+                if (on_device(call)) {
+                        call->later = ckv_imported_begin(call->session, &call->route, call->record, call->attachment, call->bytes,
+                                                         call->entry, ret_status);
+                        return call->later;
+                }
                 if (!ckv_region_register(call->session, call->record, ret_status, &region, &shared))
                         return false;
                 result->answer = CKV_ANSWER_REGION;
@@ -140,7 +172,7 @@ static bool serve_register(const struct call *call, struct ckv_answer *answer, s
                 result->u.region.shared = shared;
                 return true;
         case CKV_RECORD_UNREGISTER_REGION:
-                return ckv_region_unregister(call->session, id, ret_status);
+                return unregister_region(call, ret_status);
         case CKV_RECORD_REGISTER_CACHE:
                 if (!ckv_cache_register(call->session, call->record, call->attachment, call->bytes, ret_status, &cache))
                         return false;
@@ -155,18 +187,8 @@ static bool serve_register(const struct call *call, struct ckv_answer *answer, s
         }
 }
 
-/* worth_storing() - refusals that a later repeat of the same id may not meet again are not remembered */
-static bool worth_storing(uint16_t code) {
-        return code != CKV_CODE_QUOTA && code != CKV_CODE_BUSY && code != CKV_CODE_NO_MEMORY && code != CKV_CODE_DRAINING;
-}
-
 static void answer_and_store(struct call *call, struct ckv_answer *answer) {
-        ckv_answer_send(&call->route, answer, false);
-        if (worth_storing(answer->record.body.result.status.code))
-                ckv_window_store(&call->session->window, call->entry, answer);
-        else
-                ckv_window_forget(call->entry);
-        ckv_answer_deinit(answer);
+        ckv_answer_settle(call->session, &call->route, call->entry, answer);
 }
 
 /* start() - Compress, Commit, Repair: answered when the job is through. Return: false with @ret_status: refused. */
@@ -210,6 +232,8 @@ static void serve_new(struct call *call) {
         default:
                 ckv_answer_init(&answer, &status);
                 good = serve_register(call, &answer, &status);
+                if (call->later)
+                        return;
                 if (!good)
                         ckv_answer_init(&answer, &status);
                 answer_and_store(call, &answer);
@@ -257,6 +281,8 @@ static void serve_once(struct call *call) {
                         ckv_answer_send(&call->route, call->entry->answer, true);
                 else if (call->entry->running)
                         call->entry->running->route = call->route;
+                else if (call->entry->imported)
+                        call->entry->imported->route = call->route;
                 return;
         case CKV_WINDOW_E_CONFLICT:
                 ckv_refuse(&status, CKV_CODE_CONFLICT, CKV_F_REQUEST_ID, CKV_D_ID_OTHER_BODY, id, 0, 0);

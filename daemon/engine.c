@@ -15,15 +15,20 @@
 #include "base/clock.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
+#include "daemon/device.h"
+#include "daemon/imported.h"
 #include "daemon/request.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <utlist.h>
 
 /* Jobs finished in one turn of the loop before it looks at anything else. */
 enum { REAP_MAX = 64 };
 /* How often accounts of users are looked at that have nothing waiting. */
 #define LOOK_NSEC CKV_NSEC_PER_SEC
+/* How long the device may take to let go of all memory at the end. */
+#define FINISH_NSEC (5 * CKV_NSEC_PER_SEC)
 
 struct ckv_engine {
         struct ckv_daemon *daemon;
@@ -128,14 +133,11 @@ static void account(struct ckv_engine *engine, struct ckv_job *job) {
         rearm(engine, now);
 }
 
-static int on_finished(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
-        struct ckv_engine *engine = userdata;
+static void reap(struct ckv_engine *engine) {
+        const struct ckv_backend_ops *ops = engine->daemon->ops;
 
-        (void)source;
-        (void)fd;
-        (void)revents;
         for (int i = 0; i < REAP_MAX; i++) {
-                struct ckv_job *job = engine->daemon->ops->reap(engine->daemon->backend);
+                struct ckv_job *job = ops->reap(engine->daemon->backend);
 
                 if (!job)
                         break;
@@ -143,6 +145,24 @@ static int on_finished(sd_event_source *source, int fd, uint32_t revents, void *
                 account(engine, job);
                 ckv_request_stage_done(job->owner);
         }
+        for (int i = 0; ops->import && i < REAP_MAX; i++) {
+                struct ckv_import *import = ops->reap_import(engine->daemon->backend);
+
+                if (!import)
+                        break;
+                engine->daemon->import_count--;
+                ckv_imported_reaped(import);
+        }
+}
+
+static int on_finished(sd_event_source *source, int fd, uint32_t revents, void *userdata) {
+        struct ckv_engine *engine = userdata;
+
+        (void)source;
+        (void)fd;
+        (void)revents;
+        reap(engine);
+        ckv_device_look(engine->daemon);
         return 0;
 }
 
@@ -201,8 +221,38 @@ void ckv_engine_device_time(const struct ckv_tenant *tenant, uint64_t *ret_used,
         *ret_limit = ms;
 }
 
+void ckv_engine_import(struct ckv_daemon *daemon, struct ckv_import *import) {
+        daemon->import_count++;
+        daemon->ops->import(daemon->backend, import);
+}
+
+void ckv_engine_give_up(struct ckv_daemon *daemon) {
+        struct ckv_engine *engine = daemon->engine;
+
+        while (engine->waiting) {
+                struct ckv_job *job = engine->waiting;
+
+                LL_DELETE(engine->waiting, job);
+                daemon->ops->submit(daemon->backend, job);
+        }
+}
+
 bool ckv_engine_drained(const struct ckv_daemon *daemon) {
-        return !daemon->engine || daemon->engine->inside == 0;
+        return !daemon->engine || daemon->engine->inside + daemon->import_count == 0;
+}
+
+bool ckv_engine_finish(struct ckv_daemon *daemon) {
+        uint64_t give_up = ckv_now_nsec() + FINISH_NSEC;
+        struct pollfd ready = { .events = POLLIN };
+
+        while (daemon->engine && daemon->import_count > 0) {
+                if (ckv_now_nsec() > give_up)
+                        return false;
+                ready.fd = daemon->ops->wait_fd(daemon->backend);
+                (void)poll(&ready, 1, 100);
+                reap(daemon->engine);
+        }
+        return true;
 }
 
 void ckv_engine_stop(struct ckv_daemon *daemon) {

@@ -4,7 +4,7 @@
 #ifndef CKV_DAEMON_ENGINE_H
 #define CKV_DAEMON_ENGINE_H
 
-#include "kernels/job.h"
+#include "kernels/backend.h"
 
 #include <stdint.h>
 
@@ -21,6 +21,12 @@ void ckv_engine_submit(struct ckv_daemon *daemon, struct ckv_job *job);
 
 /* ckv_engine_cancel() - ask that a submitted job end soon, without effect in CKV_STAGE_MOVE; it comes back all the same */
 void ckv_engine_cancel(struct ckv_daemon *daemon, struct ckv_job *job);
+
+/* ckv_engine_import() - hand device memory to the backend, to be opened or closed; it comes back through ckv_imported_reaped() */
+void ckv_engine_import(struct ckv_daemon *daemon, struct ckv_import *import);
+
+/* ckv_engine_give_up() - the device is lost: jobs that wait here go to the backend, which sends them back */
+void ckv_engine_give_up(struct ckv_daemon *daemon);
 
 /**
  * ckv_engine_device_time() - slot DEVICE_TIME of a user, in milliseconds of device time

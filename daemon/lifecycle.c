@@ -40,8 +40,6 @@
 #define START_WAIT_NSEC (10 * CKV_NSEC_PER_SEC)
 #define CANCEL_WAIT_NSEC (5 * CKV_NSEC_PER_SEC)
 
-enum { EXIT_HUNG = 75 };        /* EX_TEMPFAIL: start me again */
-
 static int timer_rearm(sd_event_source *timer) {
         int r = sd_event_source_set_time_relative(timer, LOOK_USEC);
 
@@ -104,8 +102,8 @@ static int look_draining(struct ckv_lifecycle *lifecycle) {
         if (ckv_now_nsec() < lifecycle->give_up_nsec)
                 return timer_rearm(lifecycle->timer);
         if (lifecycle->cancelled) {
-                ckv_log(CKV_LOG_ERROR, DRAIN_TIMEOUT, "why=\"cancelled jobs did not end within 5 s\" status=%d", (int)EXIT_HUNG);
-                _exit(EXIT_HUNG);
+                ckv_log(CKV_LOG_ERROR, DRAIN_TIMEOUT, "why=\"cancelled jobs did not end within 5 s\" status=%d", (int)CKV_EXIT_HUNG);
+                _exit(CKV_EXIT_HUNG);
         }
         ckv_log(CKV_LOG_WARNING, DRAIN_TIMEOUT, "why=\"jobs were still running, and are cancelled\"");
         cancel_running(lifecycle);
@@ -204,6 +202,11 @@ void ckv_lifecycle_stop(struct ckv_lifecycle *lifecycle) {
         struct ckv_daemon *daemon = lifecycle->daemon;
 
         ckv_sessions_end_all(daemon);
+        if (!ckv_engine_finish(daemon)) {
+                ckv_log(CKV_LOG_ERROR, DRAIN_TIMEOUT, "why=\"the device did not let go of its memory within 5 s\" status=%d",
+                        (int)CKV_EXIT_HUNG);
+                _exit(CKV_EXIT_HUNG);
+        }
         for (uint32_t i = 0; i < daemon->endpoint_count; i++)
                 ckv_side_shutdown(&daemon->endpoints[i]);
         for (uint32_t i = 0; i < daemon->endpoint_count; i++)

@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
+#include "daemon/device.h"
 #include "daemon/endpoints.h"
 #include "daemon/gate_spawn.h"
 #include "daemon/lifecycle.h"
@@ -123,6 +124,8 @@ static int open_backend(struct ckv_daemon *daemon) {
         };
         int r;
 
+        if (ckv_options_cuda(daemon->options))
+                return ckv_device_open(daemon);
         daemon->ops = &ckv_backend_cpu;
         r = daemon->ops->open(&options, &daemon->backend);
         if (path[0] && (r == -EOPNOTSUPP || r == -EIO)) {

@@ -15,6 +15,7 @@
 #include "base/macros.h"
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
+#include "daemon/imported.h"
 #include "daemon/refuse.h"
 #include "daemon/session.h"
 
@@ -93,6 +94,11 @@ static bool map_charged(struct ckv_session *session, struct ckv_mapped *mapped, 
 
 /* mapped_free() - give everything back; fine on a half-built one that is in no table */
 static void mapped_free(struct ckv_mapped *mapped) {
+        if (mapped->imported) {
+                ckv_imported_close(mapped->imported);
+                free(mapped);
+                return;
+        }
         if (mapped->mapping.base)
                 mapped->daemon->ops->unmap(mapped->daemon->backend, &mapped->mapping);
         file_put(mapped->daemon, mapped->file);
@@ -158,10 +164,24 @@ bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_
         return true;
 }
 
+struct ckv_mapped *ckv_mapped_new_imported(struct ckv_daemon *daemon, struct ckv_imported *imported) {
+        struct ckv_mapped *mapped = calloc(1, sizeof(*mapped));
+
+        if (mapped) {
+                mapped->daemon = daemon;
+                mapped->imported = imported;
+                mapped->fd = -1;
+                mapped->uses = 1;
+        }
+        return mapped;
+}
+
 bool ckv_mapped_lost(struct ckv_mapped *mapped) {
         struct stat st;
 
         ckv_assert_loop_thread();
+        if (mapped->imported)
+                return false;
         if (mapped->lost)
                 return true;
         if (mapped->key.copied) {
@@ -184,7 +204,7 @@ struct ckv_mapped *ckv_mapped_put(struct ckv_mapped *mapped) {
         assert(mapped->uses > 0);
         if (--mapped->uses > 0)
                 return NULL;
-        if (!mapped->lost)
+        if (!mapped->lost && !mapped->imported)
                 HASH_DELETE(hh, mapped->daemon->mapped, mapped);
         mapped_free(mapped);
         return NULL;

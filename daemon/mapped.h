@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ckv_imported;
 struct ckv_session;
 
 /* One file, for as long as something of it is mapped: whose it is. */
@@ -37,6 +38,7 @@ struct ckv_mapped {
         int fd;                         /* the memfd, kept to look at its allocated blocks before each commit */
         uint32_t uses;                  /* regions */
         struct ckv_mirror mirror;       /* key.copied: the mapping is private memory, and this says what it is a copy of */
+        struct ckv_imported *imported;  /* device memory: no file, in no table, never lost; else NULL */
         bool lost;                      /* pages are gone, and it is in no table any more */
         struct ckv_mapping mapping;
         struct ckv_charge bytes_charge, file_charge;    /* MAPPED_BYTES and FILES, once */
@@ -55,6 +57,9 @@ struct ckv_mapped {
  */
 bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_info *info, const struct ckv_record_region *body,
                     bool writable, struct ckv_record_status *ret_status, struct ckv_mapped **ret_mapped, bool *ret_shared);
+
+/* ckv_mapped_new_imported() - for one region of device memory, which is opened later; takes it once that is put. Return: NULL: no memory. */
+struct ckv_mapped *ckv_mapped_new_imported(struct ckv_daemon *daemon, struct ckv_imported *imported);
 
 /* ckv_mapped_lost() - were pages lost, while they were used (base/guard.h) or by now? Once lost, lost for good. */
 bool ckv_mapped_lost(struct ckv_mapped *mapped);

@@ -211,6 +211,10 @@ static int text_set(struct ckv_options *options, const struct spec *spec, const 
         return 0;
 }
 
+bool ckv_options_cuda(const struct ckv_options *options) {
+        return strcmp(options->backend, "cuda") == 0;
+}
+
 bool ckv_option_name_equal(const char *item, const char *name, size_t length) {
         return strcspn(item, ":") == length && memcmp(item, name, length) == 0;
 }
@@ -298,6 +302,19 @@ static int complain(FILE *err, const char *what, const char *argument) {
         return CKV_OPTIONS_E_INVALID;
 }
 
+/* backend_check() - what options say of the device goes together */
+static int backend_check(const struct ckv_options *options, FILE *err) {
+        if (strcmp(options->backend, "cpu") != 0 && !ckv_options_cuda(options))
+                fprintf(err, "--backend: must be cpu or cuda, is \"%s\"\n", options->backend);
+        else if (options->device[0] && !ckv_options_cuda(options))
+                fprintf(err, "--device: needs --backend cuda\n");
+        else if (options->cpu_path[0] && ckv_options_cuda(options))
+                fprintf(err, "--cpu-path: needs --backend cpu\n");
+        else
+                return 0;
+        return CKV_OPTIONS_E_INVALID;
+}
+
 int ckv_options_parse(struct ckv_options *options, int argc, char *argv[], FILE *out, FILE *err) {
         struct option table[OPTIONS_N + 3] = { { 0 } };
         char flags[OPTIONS_N][64];
@@ -333,5 +350,5 @@ int ckv_options_parse(struct ckv_options *options, int argc, char *argv[], FILE 
         }
         if (optind < argc)
                 return complain(err, "chunkkvd takes options only", argv[optind]);
-        return 0;
+        return backend_check(options, err);
 }

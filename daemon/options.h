@@ -42,6 +42,9 @@ enum {
         CKV_OPTIONS_E_INVALID,  /* one sentence was printed, leave with 2 */
 };
 
+/* ckv_options_cuda() - is a GPU to be served? */
+bool ckv_options_cuda(const struct ckv_options *options);
+
 /* ckv_option_name_equal() - is @name, [length] characters, the NAME of an item? */
 bool ckv_option_name_equal(const char *item, const char *name, size_t length);
 

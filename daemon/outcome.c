@@ -52,9 +52,13 @@ bool ckv_plan_failed(const struct ckv_request *request, struct ckv_record_status
         case CKV_JOB_NOT_ON_DEVICE:
                 return !ckv_refuse_at(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_NONE, index, 0, CKV_D_NOT_ON_DEVICE, 0, 0, 0);
         case CKV_JOB_DEVICE_FAILED:
-                return !ckv_refuse(ret_status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_DEVICE_FAILED, (uint32_t)job->fail_code, 0, 0);
+                ckv_refuse(ret_status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_DEVICE_FAILED, (uint32_t)job->fail_code, 0, 0);
+                ret_status->driver_code = job->fail_code;
+                return true;
         case CKV_JOB_DEVICE_LOST:
-                return !ckv_refuse(ret_status, CKV_CODE_DEVICE_ERROR, CKV_F_NONE, CKV_D_DEVICE_LOST, 0, 0, 0);
+                ckv_refuse(ret_status, CKV_CODE_DEVICE_ERROR, CKV_F_NONE, CKV_D_DEVICE_LOST, 0, 0, 0);
+                ret_status->driver_code = job->fail_code;
+                return true;
         case CKV_JOB_NO_MEMORY:
                 break;
         }

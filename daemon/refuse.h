@@ -37,7 +37,7 @@ static inline bool ckv_refuse_quota(struct ckv_record_status *status, const stru
 
         ckv_status_set(status, CKV_CODE_QUOTA, field, own ? CKV_D_QUOTA : CKV_D_QUOTA_SHARE, tenant->used[slot],
                        own ? tenant->limit[slot] : ckv_tenant_most(tenant, slot), more);
-        status->slot = slot == CKV_SLOT_FILES ? CKV_SLOT_REGIONS : slot;
+        status->slot = slot == CKV_SLOT_FILES ? CKV_SLOT_REGIONS : slot == CKV_SLOT_DEVICE_BYTES ? CKV_SLOT_MAPPED_BYTES : slot;
         status->retry_after_ms = slot == CKV_SLOT_REQUESTS || slot == CKV_SLOT_QUEUED_BYTES ? CKV_RETRY_MS : 0;
         return false;
 }

@@ -14,6 +14,7 @@
 #include "base/macros.h"
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
+#include "daemon/imported.h"
 #include "daemon/mapped.h"
 #include "daemon/refuse.h"
 #include "daemon/session.h"
@@ -104,10 +105,11 @@ bool ckv_region_register(struct ckv_session *session, const struct ckv_record *r
         int fd = -1;
 
         ckv_assert_loop_thread();
+        /* a daemon that serves a GPU has sent these to daemon/imported.c */
         if (body->source == CKV_SOURCE_CUDA_IPC)
-                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_CUDA_IPC, CKV_D_NOT_BUILT, 0, 0, 0);
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_CUDA_IPC, CKV_D_NO_DEVICE_MEMORY, 0, 0, 0);
         if (body->source == CKV_SOURCE_CUDA_VMM)
-                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_VMM_TOKENS, CKV_D_NOT_BUILT, 0, 0, 0);
+                return ckv_refuse(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_REGION_VMM_TOKENS, CKV_D_NO_DEVICE_MEMORY, 0, 0, 0);
         if (body->has_device_uuid)
                 return ckv_refuse(ret_status, CKV_CODE_DEVICE_MISMATCH, CKV_F_REGION_DEVICE_UUID, CKV_D_NOT_USED, 0, 0, 0);
         if (body->buffer_id)
@@ -131,6 +133,46 @@ bool ckv_region_register(struct ckv_session *session, const struct ckv_record *r
         }
         session->last_region_id = region->id;
         *ret_region = region;
+        return true;
+}
+
+struct ckv_region *ckv_region_new_imported(struct ckv_imported *imported, struct ckv_record_status *ret_status) {
+        struct ckv_session *session = imported->session;
+        struct ckv_region *region = calloc(1, sizeof(*region));
+        struct ckv_charge charge = { 0 };
+
+        if (ckv_charge_init(&charge, session->tenant, CKV_SLOT_REGIONS, 1)) {
+                ckv_refuse_quota(ret_status, session->tenant, CKV_SLOT_REGIONS, 1, CKV_F_NONE);
+                free(region);
+                return NULL;
+        }
+        if (region)
+                region->mapped = ckv_mapped_new_imported(session->daemon, imported);
+        if (!region || !region->mapped) {
+                ckv_charge_deinit(&charge);
+                free(region);
+                ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+                return NULL;
+        }
+        ckv_charge_move(&charge, &region->charge);
+        region->session = session;
+        region->fd = -1;
+        region->writable = imported->import.writable;
+        return region;
+}
+
+bool ckv_region_add_imported(struct ckv_region *region, struct ckv_record_status *ret_status) {
+        struct ckv_session *session = region->session;
+
+        region->mapped->mapping = region->mapped->imported->import.mapping;
+        region->mapping = region->mapped->mapping;
+        /* no file has device 0: addresses tell device memory apart from all else */
+        region->place = (struct ckv_place){ .start = (uintptr_t)region->mapping.base, .bytes = region->mapping.size };
+        region->id = session->last_region_id + 1;
+        HASH_ADD(hh, session->regions, id, sizeof(region->id), region);
+        if (!CKV_HASH_ADDED(region))
+                return ckv_refuse(ret_status, CKV_CODE_NO_MEMORY, CKV_F_NONE, CKV_D_NO_MEMORY, 0, 0, 0);
+        session->last_region_id = region->id;
         return true;
 }
 
@@ -185,6 +227,7 @@ bool ckv_region_read(struct ckv_region *region, const uint8_t *address, uint64_t
         /* before: a hole may read as zeros and be filled by that; after: it may have come meanwhile */
         bool intact = ckv_region_intact(region);
 
+        assert(!region->mapping.on_device);
         if (intact && region->mapped->key.copied)
                 intact = ckv_mirror_pull(&region->mapped->mirror, region->mapping.base + (address - region->mapping.base), bytes);
         if (intact)
@@ -192,6 +235,11 @@ bool ckv_region_read(struct ckv_region *region, const uint8_t *address, uint64_t
         if (!intact || !ckv_region_intact(region))
                 return ckv_refuse(ret_status, CKV_CODE_REGION_LOST, CKV_F_NONE, CKV_D_REGION_LOST, region->id, 0, 0);
         return true;
+}
+
+bool ckv_region_on_host(const struct ckv_region *region, enum ckv_field field, uint32_t index, struct ckv_record_status *ret_status) {
+        return !region->mapping.on_device ||
+               ckv_refuse_at(ret_status, CKV_CODE_UNSUPPORTED, field, index, 0, CKV_D_ON_DEVICE, region->id, 0, 0);
 }
 
 struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes) {

@@ -12,19 +12,21 @@
 #include "daemon/tenant.h"
 #include "kernels/backend.h"
 #include "proto/records.h"
+#include "proto/status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+struct ckv_imported;
 struct ckv_mapped;
 struct ckv_session;
 
 struct ckv_region {
         struct ckv_session *session;
         uint32_t id;
-        int fd;                         /* the memfd; mapped's */
-        struct ckv_place place;         /* of the region in its file */
+        int fd;                         /* the memfd; mapped's; -1: device memory */
+        struct ckv_place place;         /* of the region in its file; device memory: address, in no file */
         bool writable;
         bool told;                      /* the client was sent CKV_SIDE_NOTICE_REGION_LOST */
         uint32_t cache_uses;            /* planes of registered caches */
@@ -44,7 +46,17 @@ struct ckv_region {
 bool ckv_region_register(struct ckv_session *session, const struct ckv_record *record, struct ckv_record_status *ret_status,
                          struct ckv_region **ret_region, bool *ret_shared);
 
-/* ckv_region_unregister() - UNREGISTER_REGION: unmapped when it returns true, if no other region is the same memory */
+/* ckv_region_new_imported() - for device memory that is about to be opened; charged, in no table. Return: NULL with @ret_status. */
+struct ckv_region *ckv_region_new_imported(struct ckv_imported *imported, struct ckv_record_status *ret_status);
+
+/* ckv_region_add_imported() - it was opened: into its session's table, with an id. Return: true; or false with @ret_status NO_MEMORY. */
+bool ckv_region_add_imported(struct ckv_region *region, struct ckv_record_status *ret_status);
+
+/**
+ * ckv_region_unregister() - UNREGISTER_REGION
+ *
+ * Unmapped when it returns true, if no other region is the same memory; device memory is let go of a moment later.
+ */
 bool ckv_region_unregister(struct ckv_session *session, uint32_t id, struct ckv_record_status *ret_status);
 
 /* ckv_region_free() - let go of the mapping and give the charge back; no use may be left. Return: NULL. */
@@ -64,6 +76,9 @@ bool ckv_region_intact(struct ckv_region *region);
  */
 bool ckv_region_read(struct ckv_region *region, const uint8_t *address, uint64_t bytes, void *ret_bytes,
                      struct ckv_record_status *ret_status);
+
+/* ckv_region_on_host() - can the daemon read and write it? If not, false with @ret_status UNSUPPORTED that names @field. */
+bool ckv_region_on_host(const struct ckv_region *region, enum ckv_field field, uint32_t index, struct ckv_record_status *ret_status);
 
 /* ckv_region_place() - where in its file a stretch of the region lies; @address inside the mapping */
 struct ckv_place ckv_region_place(const struct ckv_region *region, const uint8_t *address, uint64_t bytes);

@@ -57,9 +57,9 @@ static bool judge_state(const struct ckv_request *request, const struct ckv_cont
                 status->cache = phase == CKV_PHASE_TORN ? CKV_CACHE_TORN : CKV_CACHE_PENDING;
                 return false;
         }
-        /* rows that were lost are not in the cache any more */
-        if (phase == CKV_PHASE_TORN && slot->code == CKV_CODE_REGION_LOST)
-                return torn(status, CKV_CODE_REGION_LOST, CKV_D_SLOT_PHASE, phase, 0, 0);
+        /* rows that were lost are not in the cache any more, or not as they were */
+        if (phase == CKV_PHASE_TORN && (slot->code == CKV_CODE_REGION_LOST || slot->code == CKV_CODE_DEVICE_ERROR))
+                return torn(status, (enum ckv_code)slot->code, CKV_D_SLOT_PHASE, phase, 0, 0);
         if (slot->mode != CKV_MODE_IN_PLACE || (phase != CKV_PHASE_DONE && slot->steps == 0))
                 return torn(status, CKV_CODE_CONFLICT, CKV_D_SLOT_MODE, 0, 0, 0);
         if (slot->set_count == 0 || slot->kept_used > request->claim.kept_bytes || slot->kept_used % sizeof(uint32_t) ||

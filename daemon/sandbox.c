@@ -16,7 +16,9 @@
  * glibc then takes clone(), whose flags may not ask for a namespace.
  *
  * A backend that needs more (device files, arch_prctl for tile registers) gets
- * it here, in these two tables, and nowhere else.
+ * it here, in these two tables, and nowhere else.  What the NVIDIA driver needs
+ * is there with --backend cuda only.  Which files and calls that are was read,
+ * not tried: there was no GPU where this was written.
  */
 #include "daemon/sandbox.h"
 
@@ -30,6 +32,7 @@
 #include <linux/userfaultfd.h>
 #include <sched.h>
 #include <seccomp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -77,10 +80,43 @@ static const struct ckv_filter_call calls[] = {
         ALLOW(getgid), ALLOW(getegid), ALLOW(getrandom), ALLOW(getrlimit), ALLOW(prlimit64), ALLOW(getrusage), ALLOW(sysinfo),
         ALLOW(uname), ALLOW(prctl), ALLOW(arch_prctl), ALLOW(seccomp), ALLOW(landlock_create_ruleset),
         ALLOW(landlock_add_rule), ALLOW(landlock_restrict_self),
+        /* the last lines: only for the NVIDIA driver, which speaks to its devices so, and holds memory in place for them */
+        ALLOW(ioctl), ALLOW(mlock), ALLOW(munlock),
 };
 
+enum { CALLS_OF_CUDA = 3, GPUS = 64, PATHS = 128 };
+
+/* A table of files while it grows. */
+struct files {
+        struct ckv_landlock_path paths[PATHS];
+        size_t count;
+        char gpus[GPUS][16];            /* "/dev/nvidia0" */
+};
+
+static void files_add(struct files *files, const char *path, unsigned access) {
+        assert(files->count < PATHS);
+        files->paths[files->count++] = (struct ckv_landlock_path){ path, access };
+}
+
+/* files_add_cuda() - where the driver may lie, its devices, and what it reads of the machine */
+static void files_add_cuda(struct files *files) {
+        static const char *const devices[] = { "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-caps" };
+
+        files_add(files, "/usr/local/nvidia", CKV_LANDLOCK_READ | CKV_LANDLOCK_EXECUTE);
+        files_add(files, "/usr/local/cuda", CKV_LANDLOCK_READ | CKV_LANDLOCK_EXECUTE);
+        files_add(files, "/sys/bus/pci", CKV_LANDLOCK_READ);
+        files_add(files, "/sys/devices", CKV_LANDLOCK_READ);
+        files_add(files, "/sys/module", CKV_LANDLOCK_READ);
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(devices); i++)
+                files_add(files, devices[i], CKV_LANDLOCK_DEVICE);
+        for (unsigned i = 0; i < GPUS; i++) {
+                (void)snprintf(files->gpus[i], sizeof(files->gpus[i]), "/dev/nvidia%u", i);
+                files_add(files, files->gpus[i], CKV_LANDLOCK_DEVICE);
+        }
+}
+
 static int restrict_files(const struct ckv_options *options) {
-        const struct ckv_landlock_path paths[] = {
+        const struct ckv_landlock_path always[] = {
                 /* its own sockets go when it ends */
                 { options->runtime_dir, CKV_LANDLOCK_SOCKETS },
                 /* the gate, and what its start reads */
@@ -99,12 +135,17 @@ static int restrict_files(const struct ckv_options *options) {
                 { "/proc", CKV_LANDLOCK_READ | CKV_LANDLOCK_WRITE },
                 { "/sys/fs/cgroup", CKV_LANDLOCK_READ },
                 { "/sys/devices/system", CKV_LANDLOCK_READ },
-                /* last: only where names are taken */
-                { "/dev/shm", CKV_LANDLOCK_READ | CKV_LANDLOCK_WRITE },
         };
+        struct files files = { .count = 0 };
 
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(always); i++)
+                files_add(&files, always[i].path, always[i].access);
+        if (options->posix_shm)
+                files_add(&files, "/dev/shm", CKV_LANDLOCK_READ | CKV_LANDLOCK_WRITE);
+        if (ckv_options_cuda(options))
+                files_add_cuda(&files);
         /* not the abstract sockets: the service manager may listen on one */
-        return ckv_landlock_restrict(paths, CKV_ARRAY_SIZE(paths) - (options->posix_shm ? 0 : 1), CKV_LANDLOCK_SIGNALS);
+        return ckv_landlock_restrict(files.paths, files.count, CKV_LANDLOCK_SIGNALS);
 }
 
 int ckv_sandbox_enter(const struct ckv_options *options) {
@@ -120,7 +161,7 @@ int ckv_sandbox_enter(const struct ckv_options *options) {
         r = restrict_files(options);
         files = r == 0;
         if (r >= 0)
-                r = ckv_filter_install(calls, CKV_ARRAY_SIZE(calls), EPERM);
+                r = ckv_filter_install(calls, CKV_ARRAY_SIZE(calls) - (ckv_options_cuda(options) ? 0 : CALLS_OF_CUDA), EPERM);
         if (r) {
                 ckv_log(CKV_LOG_ERROR, START_FAILED, "why=\"the sandbox cannot be set up: %s; --sandbox off runs without\"",
                         strerror(-r));

@@ -25,7 +25,7 @@
 
 /* Capability numbers of chunkkv.proto that this build has. */
 enum {
-        CAP_MEMFD = 3, CAP_POSIX_SHM = 4, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
+        CAP_CUDA_IPC = 1, CAP_CUDA_VMM = 2, CAP_MEMFD = 3, CAP_POSIX_SHM = 4, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
         CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11, CAP_LSE = 12, CAP_TIMELINE = 13,
 };
 
@@ -38,6 +38,8 @@ uint64_t ckv_capabilities(const struct ckv_options *options) {
                 bits |= UINT64_C(1) << built[i];
         if (options->posix_shm)
                 bits |= UINT64_C(1) << CAP_POSIX_SHM;
+        if (ckv_options_cuda(options))
+                bits |= UINT64_C(1) << CAP_CUDA_IPC | UINT64_C(1) << CAP_CUDA_VMM;
         return bits;
 }
 
@@ -77,8 +79,8 @@ static bool watch_process(struct ckv_session *session, struct ckv_record_status 
         return true;
 }
 
-/* free_session() - everything that it holds, in reverse order of how it came; fine on a half-built one */
-static void free_session(struct ckv_session *session) {
+/* free_memory() - caches, then regions; twice is fine */
+static void free_memory(struct ckv_session *session) {
         while (session->caches) {
                 struct ckv_cache *cache = session->caches;
 
@@ -91,6 +93,11 @@ static void free_session(struct ckv_session *session) {
                 HASH_DELETE(hh, session->regions, region);
                 ckv_region_free(region);
         }
+}
+
+/* free_session() - everything that it holds, in reverse order of how it came; fine on a half-built one */
+static void free_session(struct ckv_session *session) {
+        free_memory(session);
         ckv_window_deinit(&session->window);
         sd_event_source_unref(session->pid_source);
         ckv_charge_deinit(&session->charge);
@@ -192,6 +199,9 @@ void ckv_session_settle(struct ckv_session *session) {
         bool answer;
 
         if (!session->ending || session->request_count > 0)
+                return;
+        free_memory(session);
+        if (session->import_count > 0)
                 return;
         route = session->end_route;
         answer = session->answer_end;

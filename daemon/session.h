@@ -51,6 +51,7 @@ struct ckv_session {
         struct ckv_window window;       /* request ids and stored answers */
         struct ckv_request *requests;   /* list of those in flight */
         uint32_t request_count;
+        uint32_t import_count;          /* device memory that is being opened or closed for it */
         struct ckv_seen foreign;        /* users that used the token from elsewhere, and were logged */
         bool ending;
         bool answer_end;                /* EndSession asked: answer end_route when all is unmapped */
@@ -80,7 +81,11 @@ struct ckv_session *ckv_session_find(struct ckv_endpoint *endpoint, const struct
 /* ckv_session_end() - the bound connection closed, its process died, or EndSession; may free the session */
 void ckv_session_end(struct ckv_session *session);
 
-/* ckv_session_settle() - free an ending session if no request of it is in flight any more */
+/*
+ * ckv_session_settle() - free an ending session if nothing of it is in flight any more
+ *
+ * When its last request is through its memory is given back; when the device has let go of that, the session goes.
+ */
 void ckv_session_settle(struct ckv_session *session);
 
 /* ckv_capabilities() - bit n = Capability n of chunkkv.proto */

@@ -6,7 +6,10 @@
  * always the next to expire.
  *
  * What is wrong with the memory is said at once, here; the region checks
- * again, since pages can be punched out in between.
+ * again, since pages can be punched out in between.  What a descriptor of CUDA
+ * is only the driver can tell, so it is taken as it is.  A region of device
+ * memory may have thousands of them: they are charged like those behind regions
+ * (slot FILES), whose limit allows that.
  */
 #include "daemon/side_offer.h"
 
@@ -50,21 +53,22 @@ static int offer_remove(struct ckv_side_offers *offers, struct ckv_side_offer *o
 
 /* offer_new() - what can be said against an offer, and a charged one if nothing can. Return: NULL with @ret_code. */
 static struct ckv_side_offer *offer_new(struct ckv_tenant *tenant, int fd, uint32_t kind, uint64_t size, enum ckv_code *ret_code) {
+        bool vmm = kind == CKV_SIDE_KIND_CUDA_VMM;
         struct ckv_memfd_info info;
         struct ckv_side_offer *offer = NULL;
 
-        if (kind == CKV_SIDE_KIND_CUDA_VMM)
+        if (vmm && !ckv_options_cuda(tenant->daemon->options))
                 *ret_code = CKV_CODE_UNSUPPORTED;
-        else if (kind != CKV_SIDE_KIND_MEMFD || size == 0)
+        else if ((kind != CKV_SIDE_KIND_MEMFD && !vmm) || size == 0)
                 *ret_code = CKV_CODE_INVALID_ARGUMENT;
         else
-                *ret_code = ckv_memfd_code(ckv_memfd_check(fd, size, &info));
+                *ret_code = vmm ? CKV_CODE_OK : ckv_memfd_code(ckv_memfd_check(fd, size, &info));
         if (*ret_code != CKV_CODE_OK)
                 return NULL;
         offer = calloc(1, sizeof(*offer));
         if (!offer || ckv_random(offer->token, sizeof(offer->token)))
                 *ret_code = CKV_CODE_NO_MEMORY;
-        else if (ckv_charge_init(&offer->charge, tenant, CKV_SLOT_FDS, 1))
+        else if (ckv_charge_init(&offer->charge, tenant, vmm ? CKV_SLOT_FILES : CKV_SLOT_FDS, 1))
                 *ret_code = CKV_CODE_QUOTA;
         else
                 return offer;
@@ -95,7 +99,8 @@ enum ckv_code ckv_side_offer_add(struct ckv_side_offers *offers, struct ckv_tena
 /* offer_close() - out of the list; its descriptor is closed, and the charge goes back after that */
 static void offer_close(struct ckv_side_offers *offers, struct ckv_side_offer *offer) {
         DL_DELETE(offers->first, offer);
-        ckv_closer_close(offer->charge.tenant->daemon, CKV_CLOSER_MEMORY, offer->fd, &offer->charge);
+        ckv_closer_close(offer->charge.tenant->daemon,
+                         offer->kind == CKV_SIDE_KIND_CUDA_VMM ? CKV_CLOSER_UNKNOWN : CKV_CLOSER_MEMORY, offer->fd, &offer->charge);
         free(offer);
 }
 

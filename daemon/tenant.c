@@ -34,6 +34,7 @@ static void set_limits(struct ckv_tenant *tenant) {
         tenant->limit[CKV_SLOT_QUEUED_BYTES] = options->queued_bytes;
         tenant->limit[CKV_SLOT_FDS] = options->fds;
         tenant->limit[CKV_SLOT_FILES] = options->regions;
+        tenant->limit[CKV_SLOT_DEVICE_BYTES] = options->mapped_bytes ? options->mapped_bytes : UINT64_MAX;
 }
 
 void ckv_tenants_set_limits(struct ckv_daemon *daemon) {

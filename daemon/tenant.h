@@ -20,6 +20,7 @@ enum ckv_slot {
         CKV_SLOT_NONE, CKV_SLOT_CONNECTIONS, CKV_SLOT_SESSIONS, CKV_SLOT_REGIONS, CKV_SLOT_MAPPED_BYTES, CKV_SLOT_REQUESTS,
         CKV_SLOT_QUEUED_BYTES, CKV_SLOT_FDS, CKV_SLOT_DEVICE_TIME,
         CKV_SLOT_FILES,                 /* descriptors behind mapped regions; told to clients as REGIONS */
+        CKV_SLOT_DEVICE_BYTES,          /* memory of the device that is open; told to clients with MAPPED_BYTES */
         _CKV_SLOT_N,
 };
 

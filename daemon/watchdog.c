@@ -27,7 +27,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         daemon->ops->health(daemon->backend, &health);
         age = ckv_now_nsec() - health.last_progress_nsec;
         /* a slice may have ended between the two looks at the clock: then the difference is below zero, and huge */
-        if (health.queued + health.running == 0 || age < period_usec * CKV_NSEC_PER_USEC || (int64_t)age < 0)
+        if (health.queued + health.running + daemon->import_count == 0 || age < period_usec * CKV_NSEC_PER_USEC || (int64_t)age < 0)
                 (void)sd_notify(0, "WATCHDOG=1");
         else
                 ckv_log(CKV_LOG_ERROR, WATCHDOG_HELD, "no_progress_msec=%" PRIu64 " queued=%" PRIu32 " running=%" PRIu32,

@@ -56,7 +56,7 @@ int ckv_window_enter(struct ckv_window *window, uint64_t id, uint64_t body_diges
                 *ret_entry = entry;
                 return CKV_WINDOW_E_REPEAT;
         }
-        if (entry->running)
+        if (entry->running || entry->imported)
                 return CKV_WINDOW_E_BUSY;
         answer = calloc(1, sizeof(*answer));
         if (!answer)

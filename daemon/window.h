@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ckv_imported;
 struct ckv_request;
 
 /* One answer as it goes to a gate; attachment owned. */
@@ -30,6 +31,7 @@ struct ckv_window_entry {
         uint64_t id;                    /* 0 = never used */
         uint64_t body_digest;
         struct ckv_request *running;    /* that works on it, or NULL; one that is held was answered once already */
+        struct ckv_imported *imported;  /* device memory that is being opened or closed, and will answer it; or NULL */
         struct ckv_answer *answer;      /* owned, there from the beginning: an outcome that could not be stored could happen twice */
         bool answered;                  /* *answer is one */
         bool barred;                    /* it was cancelled before it came: answered so, whatever its body */

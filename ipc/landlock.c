@@ -32,7 +32,8 @@ struct ruleset {
 #define SCOPE_SIGNAL UINT64_C(2)
 #define FS_VERSION_1 ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1)
 /* the rights that make sense for what is not a directory; the kernel refuses others there */
-#define FS_OF_FILES (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | FS_TRUNCATE)
+#define FS_OF_FILES (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | FS_TRUNCATE | \
+                     FS_IOCTL_DEV)
 
 static int ruleset_create(const struct ruleset *ruleset, size_t size, uint32_t flags) {
         return (int)syscall(SYS_landlock_create_ruleset, ruleset, size, flags);
@@ -66,6 +67,8 @@ static uint64_t rights_of(unsigned access) {
                 rights |= LANDLOCK_ACCESS_FS_EXECUTE;
         if (access & CKV_LANDLOCK_WRITE)
                 rights |= LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE;
+        if (access & CKV_LANDLOCK_DEVICE)
+                rights |= LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_IOCTL_DEV;
         if (access & CKV_LANDLOCK_SOCKETS)
                 rights |= LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_REMOVE_FILE;
         return rights;

@@ -12,6 +12,7 @@ enum ckv_landlock_access {
         CKV_LANDLOCK_EXECUTE = 1 << 1,
         CKV_LANDLOCK_WRITE = 1 << 2,            /* write files that are there */
         CKV_LANDLOCK_SOCKETS = 1 << 3,          /* make and remove sockets */
+        CKV_LANDLOCK_DEVICE = 1 << 4,           /* read and write device files, and ask them what they can do: ioctl(2) */
 };
 
 /* What of the kernel's other scopes is given up. */

@@ -75,6 +75,14 @@ static size_t append_number(char *text, size_t size, size_t used, uint64_t numbe
         return append(text, size, used, digits, (size_t)n);
 }
 
+/* append_half_uuid() - eight bytes as a UUID begins: "6a1b2c3d-4e5f-6071" */
+static size_t append_half_uuid(char *text, size_t size, size_t used, uint64_t half) {
+        char digits[24];
+        int n = snprintf(digits, sizeof(digits), "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64, half >> 32, half >> 16 & 0xffff, half & 0xffff);
+
+        return append(text, size, used, digits, (size_t)n);
+}
+
 void ckv_status_field_format(const struct ckv_record_status *status, char ret_text[static CKV_STATUS_FIELD_MAX + 1]) {
         const char *path = status->field < _CKV_F_N ? field_paths[status->field] : "";
         size_t used = 0, next = 0;
@@ -97,6 +105,9 @@ void ckv_status_detail_format(const struct ckv_record_status *status, char ret_t
                 if (p[0] == '{' && p[1] >= '0' && p[1] <= '2' && p[2] == '}') {
                         used = append_number(ret_text, CKV_STATUS_DETAIL_MAX + 1, used, status->arg[p[1] - '0']);
                         p += 2;
+                } else if (p[0] == '{' && p[1] >= '0' && p[1] <= '2' && p[2] == 'u' && p[3] == '}') {
+                        used = append_half_uuid(ret_text, CKV_STATUS_DETAIL_MAX + 1, used, status->arg[p[1] - '0']);
+                        p += 3;
                 } else {
                         used = append(ret_text, CKV_STATUS_DETAIL_MAX + 1, used, p, 1);
                 }

@@ -211,7 +211,7 @@ test_service_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 TESTS += test_reply_bounds
 CORE_SOURCES := tests/support_core.c $(addprefix daemon/,admit.c admit_fault.c admit_floats.c admit_given.c admit_lists.c admit_parts.c admit_policy.c admit_timeline.c timeline.c \
         admit_queries.c admit_reply.c admit_table.c answer.c answer_compressed.c answer_sets.c \
-        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c access.c closer.c mapped.c shm_name.c window.c \
+        overlap.c alias.c outputs.c cache.c extent.c loop_thread.c options.c region.c request.c tenant.c share.c breach.c access.c closer.c mapped.c imported.c imported_status.c shm_name.c window.c \
         commit.c control.c hold.c outcome.c repair.c repair_slot.c slot.c)
 test_reply_bounds_SOURCES := tests/test_reply_bounds.c tests/support_random.c daemon/gate/encode.c daemon/gate/encode_compressed.c \
         $(CORE_SOURCES)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,9 +66,10 @@ class Daemon:
     """A chunkkvd with sockets in a private directory."""
 
     def __init__(self, endpoints: tuple[str, ...] = ("main",), options: tuple[str, ...] = (),
-                 program: str = "chunkkvd") -> None:
+                 program: str = "chunkkvd", environment: Mapping[str, str] | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="chunkkv-"))
         self._endpoints, self._options, self._program = endpoints, options, program
+        self.environment = dict(environment or {})  # of the next start, beside that of the tests
         self._seen: set[int] = set()
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -81,7 +83,7 @@ class Daemon:
             arguments += ["--endpoint", name]
         self._log = (self.directory / "log").open("ab")
         self.process = subprocess.Popen([*arguments, *self._options], stdin=subprocess.DEVNULL, stdout=self._log,
-                                        stderr=self._log)
+                                        stderr=self._log, env=os.environ | self.environment)
         try:
             for name in self._endpoints:
                 self._wait_ready(name)

@@ -1,0 +1,20 @@
+/*
+ * The GPU that is served: opened at the start, looked after until it is lost.
+ */
+#ifndef CKV_DAEMON_DEVICE_H
+#define CKV_DAEMON_DEVICE_H
+
+struct ckv_daemon;
+
+/* ckv_device_open() - with --backend cuda: daemon->ops, ->backend and what it says of itself; logged. Return: 0 or -errno. */
+int ckv_device_open(struct ckv_daemon *daemon);
+
+/**
+ * ckv_device_look() - after something was reaped: is the device lost?
+ *
+ * Then no new work is taken, everything that is inside or waits is answered, and the process leaves with CKV_EXIT_HUNG: when
+ * the answers are out, and within a second or so in any case.
+ */
+void ckv_device_look(struct ckv_daemon *daemon);
+
+#endif
