@@ -85,8 +85,10 @@ static int cuda_open(const struct ckv_backend_options *options, struct ckv_backe
         if (r == 0)
                 r = start_device(backend);
         if (r < 0) {
+                const char *why = backend->fault.text[0] ? backend->fault.text : strerror(-r);
+
                 if (options->ret_why)
-                        (void)snprintf(options->ret_why, options->why_bytes, "%s", backend->fault.text[0] ? backend->fault.text : strerror(-r));
+                        (void)snprintf(options->ret_why, options->why_bytes, "%s", why);
                 return ckv_error_trace(r);
         }
         *ret_backend = ckv_steal(&backend);

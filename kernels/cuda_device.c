@@ -81,7 +81,8 @@ static int find_by_uuid(struct ckv_cuda_device *device, const char *name, int co
         if (!parse_uuid(name, wanted))
                 return fail(ret_fault, -ENODEV, "\"%s\" is no index and no UUID of a GPU", name);
         for (int i = 0; i < count; i++) {
-                if (!CKV__CUDA(device, cuDeviceGet, &device->device, i) || !CKV__CUDA(device, cuDeviceGetUuid_v2, &uuid, device->device))
+                if (!CKV__CUDA(device, cuDeviceGet, &device->device, i) ||
+                    !CKV__CUDA(device, cuDeviceGetUuid_v2, &uuid, device->device))
                         return fail_call(device, ret_fault, "a GPU cannot be asked for its UUID");
                 if (memcmp(uuid.bytes, wanted, sizeof(wanted)) == 0)
                         return 0;
@@ -154,7 +155,8 @@ static int take_memory(struct ckv_cuda_device *device, uint64_t scratch_bytes, s
         return 0;
 }
 
-int ckv__cuda_device_open(const struct ckv_backend_options *options, struct ckv_cuda_device *device, struct ckv_cuda_fault *ret_fault) {
+int ckv__cuda_device_open(const struct ckv_backend_options *options, struct ckv_cuda_device *device,
+                          struct ckv_cuda_fault *ret_fault) {
         int r = ckv__cuda_image_needed(ret_fault);
 
         /* a guess, until something has been measured: 1 T products, 100 G dimensions and 1 TB in a second */

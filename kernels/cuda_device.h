@@ -45,7 +45,8 @@ struct ckv_cuda_device {
 
         CUdeviceptr scratch;
         uint64_t scratch_bytes, used;
-        uint64_t owner;                 /* counts up with each that fills the scratch anew: who finds its own number finds its tables */
+        uint64_t owner;                 /* counts up with each that fills the scratch anew: who finds its own number finds its
+                                           tables */
 
         uint8_t *up, *down;             /* pinned, CKV__CUDA_STAGE_BYTES each */
         size_t up_used, down_used;
@@ -77,7 +78,8 @@ bool ckv__cuda_said(struct ckv_cuda_device *device, const char *call, CUresult c
  * Return: 0; -ENOENT, -EOPNOTSUPP, -EIO as ckv_cuda_load(), or -EOPNOTSUPP without an image for this GPU; -ENODEV: no such GPU;
  * -ENOMEM: scratch or pinned memory; -EIO: another call of the driver failed.
  */
-int ckv__cuda_device_open(const struct ckv_backend_options *options, struct ckv_cuda_device *device, struct ckv_cuda_fault *ret_fault);
+int ckv__cuda_device_open(const struct ckv_backend_options *options, struct ckv_cuda_device *device,
+                          struct ckv_cuda_fault *ret_fault);
 
 /* ckv__cuda_device_close() - of a lost device nothing is given back: the process ends anyway */
 void ckv__cuda_device_close(struct ckv_cuda_device *device);
@@ -109,7 +111,8 @@ static inline void ckv__cuda_learn(double *rate, double work, uint64_t nsec, uin
 /* ckv__cuda_up() - queue a copy to the device; @from is free at once. May wait for what is queued. Return: false: an error. */
 bool ckv__cuda_up(struct ckv_cuda_device *device, CUdeviceptr to, const void *from, uint64_t bytes);
 
-/* ckv__cuda_up_room() - pinned memory for @bytes, at most CKV__CUDA_STAGE_BYTES, until ckv__cuda_up_send(). Return: NULL: an error. */
+/* ckv__cuda_up_room() - pinned memory for @bytes, at most CKV__CUDA_STAGE_BYTES, until ckv__cuda_up_send(). Return: NULL: an
+ * error. */
 void *ckv__cuda_up_room(struct ckv_cuda_device *device, uint64_t bytes);
 
 /* ckv__cuda_up_send() - queue a copy of what was written to the last ckv__cuda_up_room(). Return: false: an error. */
@@ -128,8 +131,8 @@ bool ckv__cuda_launch(struct ckv_cuda_device *device, enum ckv__cuda_kernel kern
         ckv__cuda_launch(device, CKV__CUDA_##name, &launch_, parameters); \
 })
 
-/* ckv__cuda_finish() - wait until everything queued is done, and copy what came down to where it goes. After an error: wait as well,
- * so that nothing is on its way. Return: false: an error. */
+/* ckv__cuda_finish() - wait until everything queued is done, and copy what came down to where it goes. After an error: wait
+ * as well, so that nothing is on its way. Return: false: an error. */
 bool ckv__cuda_finish(struct ckv_cuda_device *device);
 
 #endif

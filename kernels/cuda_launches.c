@@ -12,14 +12,16 @@ static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device 
         const struct ckv_job_group *group = score->group;
         const struct ckv_job_queries *queries = &score->job->queries;
         struct ckv_k_score p = {
-                .layers = score->at[CKV__CUDA_LAYER_STRUCTS], .visible = score->tables[TABLE_VISIBLE].at, .part = score->at[ROOM_PART],
-                .lse = score->at[ROOM_LSE], .weights = score->at[ROOM_INPUT], .wrong = score->at[ROOM_WRONG],
+                .layers = score->at[CKV__CUDA_LAYER_STRUCTS], .visible = score->tables[TABLE_VISIBLE].at,
+                .part = score->at[ROOM_PART], .lse = score->at[ROOM_LSE], .weights = score->at[ROOM_INPUT],
+                .wrong = score->at[ROOM_WRONG],
                 .table = ckv__cuda_table(&group->table, score->tables[TABLE_ENTRIES].at),
                 .query_head_stride = score->layers.head_stride, .query_row_stride = score->layers.row_stride,
                 .query_dtype = queries->dtype, .query_rows = queries->rows, .ring_start = queries->ring_start,
                 .query_first = score->vote_first, .votes = score->votes, .layer_count = score->layers.count,
-                .kv_heads = group->kv_heads, .q_heads = group->q_heads, .head_dim = group->head_dim_k, .rows = group->selection.rows,
-                .segments = ckv_k_segments(group->selection.rows), .raw = group->policy.scorer == CKV_SCORER_RAW_QK,
+                .kv_heads = group->kv_heads, .q_heads = group->q_heads, .head_dim = group->head_dim_k,
+                .rows = group->selection.rows, .segments = ckv_k_segments(group->selection.rows),
+                .raw = group->policy.scorer == CKV_SCORER_RAW_QK,
                 .most = group->policy.scorer != CKV_SCORER_RAW_QK && group->policy.window_reduce == CKV_ROWS_MAX,
                 .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
         };

@@ -9,7 +9,9 @@
 #include "kernels/cuda_score.h"
 
 /* Tables of the group in the scratch. */
-enum ckv__cuda_score_table { TABLE_ENTRIES, TABLE_VISIBLE, TABLE_SEEN, TABLE_UNIT_OF_ROW, TABLE_FIRST_ROW, TABLE_SIZE, TABLE_PROTECT, _TABLES };
+enum ckv__cuda_score_table {
+        TABLE_ENTRIES, TABLE_VISIBLE, TABLE_SEEN, TABLE_UNIT_OF_ROW, TABLE_FIRST_ROW, TABLE_SIZE, TABLE_PROTECT, _TABLES,
+};
 
 /* What a batch has in the scratch; the first ones are of kernels/cuda_layers.h. */
 enum ckv__cuda_score_room {
@@ -47,7 +49,8 @@ struct ckv_cuda_score {
         struct ckv_run *runs;
 };
 
-/* ckv__cuda_launch_scores() - queue S1 to S4, and S7 and S8 where the GPU selects, for the layers of a batch. Return: false: an error. */
+/* ckv__cuda_launch_scores() - queue S1 to S4, and S7 and S8 where the GPU selects, for the layers of a batch. Return: false: an
+ * error. */
 bool ckv__cuda_launch_scores(struct ckv_cuda_score *score, struct ckv_cuda_device *device);
 
 #endif

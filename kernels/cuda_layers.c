@@ -70,10 +70,11 @@ bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_de
 }
 
 /* All queries of a layer, head by head, packed. */
-static bool send_queries(struct ckv_cuda_device *device, CUdeviceptr to, const struct ckv_job *job, const struct ckv_job_group *group,
-                         const uint8_t *from) {
+static bool send_queries(struct ckv_cuda_device *device, CUdeviceptr to, const struct ckv_job *job,
+                         const struct ckv_job_group *group, const uint8_t *from) {
         const struct ckv_job_queries *queries = &job->queries;
-        uint64_t bytes = query_bytes(job, group), most = CKV__CUDA_STAGE_BYTES / bytes, all = (uint64_t)group->q_heads * queries->rows;
+        uint64_t bytes = query_bytes(job, group), most = CKV__CUDA_STAGE_BYTES / bytes;
+        uint64_t rows = queries->rows, all = group->q_heads * rows;
 
         for (uint64_t done = 0; done < all;) {
                 uint64_t n = CKV_MIN(all - done, most);
@@ -83,8 +84,7 @@ static bool send_queries(struct ckv_cuda_device *device, CUdeviceptr to, const s
                         return false;
                 for (uint64_t i = 0; i < n; i++)
                         memcpy(room + i * bytes,
-                               from + (done + i) / queries->rows * queries->head_stride + (done + i) % queries->rows * queries->row_stride,
-                               bytes);
+                               from + (done + i) / rows * queries->head_stride + (done + i) % rows * queries->row_stride, bytes);
                 if (!ckv__cuda_up_send(device, to + done * bytes, room, n * bytes))
                         return false;
                 done += n;
@@ -105,6 +105,7 @@ static bool send_layer(struct ckv__cuda_layers *layers, struct ckv_cuda_device *
                        const struct ckv_job_group *group, const struct ckv_job_layer *layer, uint32_t i,
                        const CUdeviceptr at[_CKV__CUDA_LAYER_ROOMS]) {
         uint64_t rows = job->queries.rows, heads = group->q_heads;
+        uint64_t lse_bytes = heads * rows * sizeof(float), sink_bytes = heads * sizeof(float);
         CUdeviceptr queries = at[CKV__CUDA_LAYER_QUERIES] + i * heads * rows * query_bytes(job, group);
         struct ckv_k_layer *to = &layers->structs[i];
 
@@ -113,10 +114,8 @@ static bool send_layer(struct ckv__cuda_layers *layers, struct ckv_cuda_device *
                 return true;
         to->query = layers->staged ? queries : (CUdeviceptr)(uintptr_t)layer->query;
         return (!layers->staged || send_queries(device, queries, job, group, layer->query)) &&
-               send_floats(device, layer->lse, heads * rows * sizeof(float), at[CKV__CUDA_LAYER_LSE] + i * heads * rows * sizeof(float),
-                           &to->lse) &&
-               send_floats(device, layer->sink_logits, heads * sizeof(float), at[CKV__CUDA_LAYER_SINKS] + i * heads * sizeof(float),
-                           &to->sink_logits);
+               send_floats(device, layer->lse, lse_bytes, at[CKV__CUDA_LAYER_LSE] + i * lse_bytes, &to->lse) &&
+               send_floats(device, layer->sink_logits, sink_bytes, at[CKV__CUDA_LAYER_SINKS] + i * sink_bytes, &to->sink_logits);
 }
 
 bool ckv__cuda_layers_send(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job *job,

@@ -30,8 +30,8 @@ void ckv__cuda_layers_deinit(struct ckv__cuda_layers *layers);
 void ckv__cuda_layers_rooms(const struct ckv_job *job, const struct ckv_job_group *group, bool queries,
                             uint64_t ret_each[_CKV__CUDA_LAYER_ROOMS]);
 
-/* ckv__cuda_layers_choose() - the leader @leader and those behind it whose queries lie on the same side, @most at most, at least one.
- * Return: false if out of memory. */
+/* ckv__cuda_layers_choose() - the leader @leader and those behind it whose queries lie on the same side, @most at most, at least
+ * one. Return: false if out of memory. */
 bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job_group *group,
                              uint32_t leader, uint32_t most);
 

@@ -61,7 +61,8 @@ static uint64_t parts_that_fit(const struct ckv_job_group *group, uint64_t first
         return low;
 }
 
-static bool send_table(struct ckv_cuda_device *device, const struct ckv_row_table *table, uint32_t rows, struct ckv_k_table *ret_table) {
+static bool send_table(struct ckv_cuda_device *device, const struct ckv_row_table *table, uint32_t rows,
+                       struct ckv_k_table *ret_table) {
         uint64_t bytes = ckv__cuda_table_entries(table, rows) * sizeof(uint32_t);
         CUdeviceptr at = ckv__cuda_room(device, bytes);
 

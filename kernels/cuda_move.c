@@ -36,7 +36,8 @@ struct ckv_cuda_move {
         struct ckv__cuda_load load;
         uint32_t tries;
         uint32_t set_count;
-        struct ckv_batch batches[];             /* [set_count] of this step: kept sets of groups[0], groups[1], ..; those that move */
+        struct ckv_batch batches[];             /* [set_count] of this step: kept sets of groups[0], groups[1], ..; of those that
+                                                   move */
 };
 
 static struct ckv_batch *batches_of(struct ckv_cuda_move *move, uint32_t group) {
@@ -158,8 +159,10 @@ static void finish_step(struct ckv_cuda_move *move) {
                 struct ckv_batch *batches = batches_of(move, i);
 
                 for (uint32_t k = 0; ckv__cuda_moves(group) && k < group->kept_count; k++)
-                        batches[k] = group->destination.entries ? ckv_steps_batch(job, group, &group->kept[k], move->step)
-                                                                : ckv_batch_next(&group->kept[k], job->steps.batch_rows, &batches[k]);
+                        if (group->destination.entries)
+                                batches[k] = ckv_steps_batch(job, group, &group->kept[k], move->step);
+                        else
+                                batches[k] = ckv_batch_next(&group->kept[k], job->steps.batch_rows, &batches[k]);
         }
 }
 

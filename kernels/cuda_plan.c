@@ -138,14 +138,19 @@ static int fail_layer(struct ckv_cuda_plan *plan, const struct ckv_job_group *gr
 
 /* C[u] and T32[j] of the leader at hand */
 static const float *units_of(const struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
-        return plan->score ? plan->batch.units + (size_t)plan->in_batch * ckv_score_heads(group) * plan->units.count : plan->own_units;
+        size_t set = (size_t)plan->in_batch * ckv_score_heads(group);
+
+        return plan->score ? plan->batch.units + set * plan->units.count : plan->own_units;
 }
 
 static const float *rows_of(const struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
-        return plan->score ? plan->batch.rows + (size_t)plan->in_batch * ckv_score_heads(group) * group->selection.rows : plan->own_rows;
+        size_t set = (size_t)plan->in_batch * ckv_score_heads(group);
+
+        return plan->score ? plan->batch.rows + set * group->selection.rows : plan->own_rows;
 }
 
-/* Before the first set of a leader: is its log-sum-exp good, or what are the caller's scores? Return: 0, or -ENOMEM, or 1 with the job's outcome. */
+/* Before the first set of a leader: is its log-sum-exp good, or what are the caller's scores? Return: 0, or -ENOMEM, or 1
+ * with the job's outcome. */
 static int begin_leader(struct ckv_cuda_plan *plan, const struct ckv_job_group *group) {
         uint32_t wrong = plan->score ? plan->batch.wrong[plan->in_batch] : UINT32_MAX;
         int r = 0;
@@ -187,8 +192,8 @@ static int take_set(struct ckv_cuda_plan *plan, struct ckv_job_group *group, uin
                 *ret_unit = plan->units.index[counts[2]];
                 return CKV_SELECT_E_NONFINITE;
         }
-        return ckv_kept_copy(&(struct ckv_kept){ .runs = (struct ckv_run *)(uintptr_t)(plan->batch.runs + set * plan->batch.runs_most),
-                                                 .run_count = counts[0], .count = counts[1] }, kept);
+        return ckv_kept_copy(&(struct ckv_kept){ .runs = plan->batch.runs + set * plan->batch.runs_most, .run_count = counts[0],
+                                                 .count = counts[1] }, kept);
 }
 
 /* The next set of the leader at hand or of one that follows it. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
@@ -200,7 +205,8 @@ static int select_next(struct ckv_cuda_plan *plan, struct ckv_job_group *group) 
         if (r != 0)
                 return r;
         if (plan->next_set == 0)
-                ckv_scores_store(group, &plan->units, plan->layer, end - plan->layer - 1, units_of(plan, group), rows_of(plan, group));
+                ckv_scores_store(group, &plan->units, plan->layer, end - plan->layer - 1, units_of(plan, group),
+                                 rows_of(plan, group));
         if (plan->score && plan->batch.counts)
                 r = take_set(plan, group, layer, head, &unit);
         else

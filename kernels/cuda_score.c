@@ -269,7 +269,8 @@ enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ck
                 return CKV_CUDA_SCORED_FAILED;
         }
         layers = count_layers(score, device, slice_nsec);
-        if (!ckv__cuda_layers_choose(&score->layers, device, score->group, leader, layers) || !make_room(score, score->layers.count)) {
+        if (!ckv__cuda_layers_choose(&score->layers, device, score->group, leader, layers) ||
+            !make_room(score, score->layers.count)) {
                 (void)ckv__cuda_finish(device);
                 return CKV_CUDA_SCORED_NO_MEMORY;
         }

@@ -28,7 +28,7 @@ struct ckv_cuda_batch {
         const float *units;             /* [count][score heads][N] C[u], where the host selects or the caller asked for them */
         const float *rows;              /* [count][score heads][L] T32[j], likewise, and where the mass is wanted */
         const uint32_t *counts;         /* [count][score heads][3] as ckv_k_select writes them; NULL: the host selects */
-        const struct ckv_run *runs;     /* [count][score heads][runs_most] of these kept sets */
+        struct ckv_run *runs;           /* [count][score heads][runs_most] of these kept sets */
         uint32_t runs_most;
 };
 

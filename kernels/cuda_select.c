@@ -55,7 +55,9 @@ static void kvpress_rule(const struct ckv_job_group *group, const struct ckv_uni
 
 struct ckv_k_select ckv__cuda_select_rule(const struct ckv_job_group *group, const struct ckv_units *units, uint64_t protect) {
         const struct ckv_policy *policy = &group->policy;
-        struct ckv_k_select p = { .rows = group->selection.rows, .units = units->count, .ranked = units->count, .room = UINT32_MAX };
+        struct ckv_k_select p = {
+                .rows = group->selection.rows, .units = units->count, .ranked = units->count, .room = UINT32_MAX,
+        };
 
         if (!ckv_policy_counts_chunks(policy)) {
                 p.protect = protect;

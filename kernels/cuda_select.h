@@ -17,8 +17,8 @@ bool ckv__cuda_selects(const struct ckv_job_group *group, const struct ckv_units
  * ckv_select() */
 uint32_t ckv__cuda_select_runs(const struct ckv_job_group *group);
 
-/* ckv__cuda_select_rule() - what of struct ckv_k_select depends on the policy and the budget; addresses and sets are the caller's, and
- * of protect only those that have any */
+/* ckv__cuda_select_rule() - what of struct ckv_k_select depends on the policy and the budget; addresses and sets are the
+ * caller's. @protect: address of the protected rows */
 struct ckv_k_select ckv__cuda_select_rule(const struct ckv_job_group *group, const struct ckv_units *units, uint64_t protect);
 
 #endif

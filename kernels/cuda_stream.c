@@ -71,7 +71,8 @@ bool ckv__cuda_down(struct ckv_cuda_device *device, void *to, CUdeviceptr from, 
         while (bytes > 0) {
                 uint64_t n;
 
-                if ((device->down_used == CKV__CUDA_STAGE_BYTES || device->piece_count == CKV__CUDA_PIECES) && !ckv__cuda_finish(device))
+                if ((device->down_used == CKV__CUDA_STAGE_BYTES || device->piece_count == CKV__CUDA_PIECES) &&
+                    !ckv__cuda_finish(device))
                         return false;
                 n = CKV_MIN(bytes, CKV__CUDA_STAGE_BYTES - device->down_used);
                 if (!CKV__CUDA(device, cuMemcpyDtoHAsync_v2, device->down + device->down_used, from, n, device->stream))

@@ -25,7 +25,7 @@ void ckv__cuda_together_deinit(struct ckv__cuda_together *together);
 void ckv__cuda_together_add(struct ckv__cuda_together *together, const struct ckv_job_group *group, const struct ckv_units *units,
                             const float *unit_scores, const float *row_scores);
 
-/* ckv__cuda_together_finish() - the scores of all layers, as reference_job.c makes them. @ret_rows: NULL where they are not needed */
+/* ckv__cuda_together_finish() - the scores of all layers, as reference_job.c makes them. @ret_rows: NULL where not needed */
 void ckv__cuda_together_finish(struct ckv__cuda_together *together, const struct ckv_job_group *group,
                                const struct ckv_units *units, float *ret_units, float *ret_rows);
 

@@ -60,8 +60,8 @@ static struct ckv_policy random_asked(struct dice *dice) {
                         continue;
                 }
                 asked.profile = profile == 2 ? CKV_PROFILE_RETRIEVAL : CKV_PROFILE_DEFAULT;
-                asked.scorer = scorer == 0 ? CKV_SCORER_KNORM : scorer == 1 ? CKV_SCORER_KEYDIFF : scorer == 2 ? CKV_SCORER_VK_RATIO :
-                               scorer == 3 ? CKV_SCORER_RAW_QK : CKV_SCORER_WINDOW;
+                asked.scorer = scorer == 0 ? CKV_SCORER_KNORM : scorer == 1 ? CKV_SCORER_KEYDIFF :
+                               scorer == 2 ? CKV_SCORER_VK_RATIO : scorer == 3 ? CKV_SCORER_RAW_QK : CKV_SCORER_WINDOW;
                 asked.selector = dice_roll(dice, 4) == 0 ? CKV_SELECTOR_TOKEN : CKV_SELECTOR_CHUNK;
                 asked.norm = dice_roll(dice, 4);
                 asked.heads = dice_roll(dice, 4);
@@ -117,8 +117,9 @@ START_TEST(plan_and_move_random) {
         for (uint32_t seed = 1; seed <= JOBS; seed++) {
                 struct ckv_policy asked = random_asked(&dice);
                 struct random_shape shape = {
-                        .groups = 1 + seed % 2, .layers = 1 + seed % 4, .rows = 40 + dice_roll(&dice, 160), .kv_heads = 1 + seed % 3,
-                        .per_group = 1 + seed % 2, .dims = seed % 5 == 0 ? 31 : 16U << seed % 3, .dtype = 1 + seed % 3,
+                        .groups = 1 + seed % 2, .layers = 1 + seed % 4, .rows = 40 + dice_roll(&dice, 160),
+                        .kv_heads = 1 + seed % 3, .per_group = 1 + seed % 2,
+                        .dims = seed % 5 == 0 ? 31 : 16U << seed % 3, .dtype = 1 + seed % 3,
                         .contiguous = seed % 3 > 0, .asked = &asked, .copy_out = seed % 7 == 0,
                 };
 

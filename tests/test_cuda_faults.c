@@ -31,8 +31,8 @@ static const struct ckv_backend_ops *const ops = &ckv_backend_cuda;
 
 static const struct ckv_policy asked = { .window = 4, .chunk = 5, .given = CKV_GIVEN_MIN_TOKENS };
 static const struct random_shape shape = {
-        .groups = 1, .layers = 3, .rows = 150, .kv_heads = 2, .per_group = 2, .dims = 16, .dtype = CKV_DTYPE_BF16, .contiguous = true,
-        .asked = &asked, .keep_ratio = 400000,
+        .groups = 1, .layers = 3, .rows = 150, .kv_heads = 2, .per_group = 2, .dims = 16, .dtype = CKV_DTYPE_BF16,
+        .contiguous = true, .asked = &asked, .keep_ratio = 400000,
 };
 
 static int try_open(const struct ckv_backend_options *options, struct ckv_backend **ret_backend, char why[256]) {
@@ -247,8 +247,8 @@ END_TEST
 
 /* What the driver refuses once is done again; rows end where they belong. */
 START_TEST(refused_once_in_move) {
-        static const char *const calls[] = { "cuLaunchKernel:1:1", "cuLaunchKernel:3:2", "cuMemcpyHtoDAsync_v2:2:1", "cuEventRecord:2:1",
-                                             "cuEventQuery:3:1" };
+        static const char *const calls[] = { "cuLaunchKernel:1:1", "cuLaunchKernel:3:2", "cuMemcpyHtoDAsync_v2:2:1",
+                                             "cuEventRecord:2:1", "cuEventQuery:3:1" };
         struct random_job *fast = planned_job(), *reference = planned_job();
         struct ckv_backend *backend;
         _Atomic uint32_t done = 0;
@@ -356,7 +356,7 @@ END_TEST
 START_TEST(scratch_too_small) {
         const struct ckv_policy many = { .selector = CKV_SELECTOR_H2O, .heavy = 100000, .recent_part = 100000 };
         const struct random_shape long_shape = { .groups = 1, .layers = 1, .rows = 1500, .kv_heads = 1, .per_group = 8, .dims = 8,
-                                                 .dtype = CKV_DTYPE_F32, .contiguous = true, .asked = &(struct ckv_policy){ .window = 4 } };
+                                                 .dtype = CKV_DTYPE_F32, .contiguous = true, .asked = &asked };
         struct random_job *random = random_job_new(5, &long_shape);
         struct ckv_backend_options options = { .scratch_bytes = 32 << 20 };
         struct ckv_policy_fault fault;

@@ -27,8 +27,8 @@ static struct subject subject = { "cuda", &ckv_backend_cuda, { 0 } };
 
 static const struct ckv_policy plain = { .window = 4, .chunk = 5, .given = CKV_GIVEN_MIN_TOKENS };
 static const struct random_shape shape = {
-        .groups = 1, .layers = 3, .rows = 150, .kv_heads = 2, .per_group = 2, .dims = 16, .dtype = CKV_DTYPE_BF16, .contiguous = true,
-        .asked = &plain, .keep_ratio = 400000,
+        .groups = 1, .layers = 3, .rows = 150, .kv_heads = 2, .per_group = 2, .dims = 16, .dtype = CKV_DTYPE_BF16,
+        .contiguous = true, .asked = &plain, .keep_ratio = 400000,
 };
 
 static struct ckv_backend *open_backend(void) {
@@ -50,7 +50,7 @@ static void free_both(struct random_job *a, struct random_job *b) {
 
 /* The right log-sum-exp of each query, sink included, at an address that is no multiple of 4; [heads][rows] in the ring. */
 static uint8_t *lse_of(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t layer) {
-        uint32_t rows = job->queries.rows, dims = group->head_dim_k;
+        uint32_t rows = job->queries.rows, dims = group->head_dim_k, per_group = group->q_heads / group->kv_heads;
         uint8_t *lse = malloc((size_t)group->q_heads * rows * sizeof(float) + 1);
         float query[64], key[64];
 
@@ -67,7 +67,7 @@ static uint8_t *lse_of(const struct ckv_job *job, const struct ckv_job_group *gr
                         for (uint32_t j = low; j < high; j++) {
                                 double dot = 0;
 
-                                ckv_ref_load(&group->layers[layer].k, &group->table, j, h / (group->q_heads / group->kv_heads), key);
+                                ckv_ref_load(&group->layers[layer].k, &group->table, j, h / per_group, key);
                                 for (uint32_t x = 0; x < dims; x++)
                                         dot += (double)query[x] * (double)key[x];
                                 sum += exp(dot * ckv_ref_scale(group));
@@ -127,7 +127,8 @@ START_TEST(poison_in_visible_data_only) {
 
                 both[i]->job->queries.last_row = 170;
                 if (_i == POISON_QUERY)
-                        memset((uint8_t *)(uintptr_t)group->layers[2].query + newest + q->head_stride, 0xff, ckv_dtype_bytes(q->dtype));
+                        memset((uint8_t *)(uintptr_t)group->layers[2].query + newest + q->head_stride, 0xff,
+                               ckv_dtype_bytes(q->dtype));
                 else
                         memcpy(random_element(group, _i == POISON_VALUE ? &group->layers[2].v : &group->layers[2].k,
                                               _i == POISON_MASKED_KEY ? 175 : 130, 1, 3),
