@@ -18,6 +18,7 @@
 
 #define CKV_BACKEND_VERSION 1
 
+struct ckv_cpu_sight;
 struct ckv_guard;
 struct ckv_backend;             /* one open device; each backend has its own struct behind it */
 
@@ -27,6 +28,9 @@ struct ckv_backend_options {
         const char *path;       /* CPU: name of the code path to take; NULL: the fastest, as measured. open() says -EOPNOTSUPP
                                    to one that it does not know or this machine cannot take, -EIO to one that
                                    gives wrong results */
+        const char *pin;        /* CPU: what worker threads are held to, "auto", "off", "node" or "core"; NULL: "auto". open() says
+                                   -EINVAL to anything else */
+        const struct ckv_cpu_sight *sight;      /* CPU: the machine, for tests; NULL: this one */
         const char *device;     /* CUDA: "GPU-<uuid>", "MIG-<uuid>" or an index; NULL: the only one. open() says -ENODEV to others */
         uint64_t scratch_bytes; /* CUDA: device memory for what is computed between launches; 0 = 256 MiB */
         const char *library;    /* CUDA: path of the driver; NULL: libcuda.so.1 */

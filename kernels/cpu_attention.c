@@ -100,6 +100,19 @@ static uint32_t attention_items(const struct ckv_cpu_score *score) {
         }
 }
 
+static const void *attention_where(const void *context, uint32_t item) {
+        const struct ckv_cpu_score *score = context;
+        const struct ckv_cpu_attention *state = score->state;
+        uint32_t i = item;
+
+        if (score->phase == CKV_CPU_UNITS || score->phase == CKV_CPU_ROWS)
+                i = item * state->bundle;
+        else if (score->phase != CKV_CPU_SUMS && score->phase != CKV_CPU_WEIGHTS)
+                return NULL;
+        return ckv_plane_row(&score->layer->k, &score->group->table, i / state->heads * state->segment_rows,
+                             state->head_first + i % state->heads);
+}
+
 /* Turn to the panel that begins with query row @first. */
 static void begin_panel(struct ckv_cpu_score *score, uint32_t first, bool contrast, bool again) {
         struct ckv_cpu_attention *state = score->state;
@@ -357,4 +370,5 @@ const struct ckv_cpu_method ckv__cpu_attention = {
         .begin = attention_begin,
         .items = attention_items,
         .next = attention_next,
+        .where = attention_where,
 };

@@ -52,6 +52,7 @@ enum {
 struct ckv_backend {
         struct ckv_backend_info info;
         struct ckv_cpu_choice *choice;
+        struct ckv_cpu_nodes *nodes;
         struct ckv_cpu_pool *pool;
         uint64_t slice_nsec;
         struct ckv_bell work_bell, done_bell;
@@ -208,6 +209,7 @@ static struct ckv_backend *cpu_close(struct ckv_backend *backend) {
                 assert(!backend->turns.jobs.first && !backend->submitted.first && !backend->done.first);
         }
         (void)ckv__cpu_pool_free(backend->pool);
+        (void)ckv__cpu_nodes_free(backend->nodes);
         (void)ckv__cpu_choice_free(backend->choice);
         (void)pthread_mutex_destroy(&backend->mutex);
         ckv__bell_deinit(&backend->work_bell);
@@ -246,6 +248,20 @@ static int choose_path(struct ckv_backend *backend, const char *path) {
         return 0;
 }
 
+static int start_pool(struct ckv_backend *backend, const struct ckv_backend_options *options) {
+        const struct ckv_cpu_sight *sight = options->sight ? options->sight : &ckv__cpu_this_machine;
+        enum ckv_cpu_pin pin = CKV_CPU_PIN_AUTO;
+        int r;
+
+        if (options->pin && !ckv__cpu_pin_parse(options->pin, &pin))
+                return ckv_error_origin(-EINVAL);
+        r = ckv__cpu_nodes_new(sight, &backend->nodes);
+        if (r < 0)
+                return ckv_error_trace(r);
+        return ckv_error_trace(ckv__cpu_pool_new_on(options->threads ? options->threads : ckv__cpu_threads(sight), backend->nodes, pin,
+                                                    &backend->pool));
+}
+
 static void set_info(struct ckv_backend *backend) {
         struct ckv_backend_info *info = &backend->info;
         char model[32], paths[22], rest[48];
@@ -280,7 +296,7 @@ static int cpu_open(const struct ckv_backend_options *options, struct ckv_backen
                 r = ckv__bell_init(&backend->done_bell);
         if (r < 0)
                 return ckv_error_trace(r);
-        r = ckv__cpu_pool_new(options->threads ? options->threads : ckv__cpu_threads(), &backend->pool);
+        r = start_pool(backend, options);
         if (r < 0)
                 return ckv_error_trace(r);
         set_info(backend);
@@ -329,10 +345,10 @@ static int cpu_map(struct ckv_backend *backend, int fd, uint64_t offset, uint64_
 }
 
 static void cpu_unmap(struct ckv_backend *backend, struct ckv_mapping *mapping) {
-        (void)backend;
         mapping->guard = ckv_guard_remove(mapping->guard);
         if (mapping->allocation)
                 (void)munmap(mapping->allocation, mapping->allocation_bytes);
+        ckv__cpu_nodes_forget(backend->nodes);
         *mapping = (struct ckv_mapping){ 0 };
 }
 

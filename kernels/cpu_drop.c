@@ -103,6 +103,16 @@ static uint32_t drop_items(const struct ckv_cpu_score *score) {
         }
 }
 
+static const void *drop_where(const void *context, uint32_t item) {
+        const struct ckv_cpu_score *score = context;
+        const struct drop *state = score->state;
+        const struct ckv_plane *plane = score->phase == PHASE_LOGITS ? &score->layer->k : &score->layer->v;
+
+        if (score->phase == PHASE_SOFTMAX || score->phase == PHASE_FOLD)
+                return NULL;
+        return ckv_plane_row(plane, &score->group->table, item * state->segment_rows, kv_head(score));
+}
+
 static void begin_block(struct ckv_cpu_score *score, uint32_t head, uint32_t row) {
         struct drop *state = score->state;
 
@@ -196,4 +206,5 @@ const struct ckv_cpu_method ckv__cpu_drop = {
         .begin = drop_begin,
         .items = drop_items,
         .next = drop_next,
+        .where = drop_where,
 };

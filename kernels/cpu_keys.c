@@ -110,6 +110,15 @@ static uint32_t keys_items(const struct ckv_cpu_score *score) {
         }
 }
 
+static const void *keys_where(const void *context, uint32_t item) {
+        const struct ckv_cpu_score *score = context;
+        struct ckv_cpu_segment segment = segment_of(score, item, NULL);
+
+        if (score->phase != PHASE_NORMS && score->phase != PHASE_DOTS)
+                return NULL;
+        return ckv_plane_row(segment.k, segment.table, segment.first, segment.head);
+}
+
 /* The mean direction of each head, and its length */
 static void average(struct ckv_cpu_score *score) {
         struct keys *state = score->state;
@@ -188,4 +197,5 @@ const struct ckv_cpu_method ckv__cpu_keys = {
         .begin = keys_begin,
         .items = keys_items,
         .next = keys_next,
+        .where = keys_where,
 };

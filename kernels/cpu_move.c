@@ -70,6 +70,7 @@ struct ckv_cpu_move {
         uint64_t until_nsec;                    /* of the slice */
         uint32_t count;
         struct column columns[ON_THE_WAY];
+        struct ckv_cpu_near near;               /* of the columns, in one turn */
 };
 
 /* From @row of a table on, to the end of its block; of slots at most @most rows. */
@@ -148,6 +149,14 @@ static void column_item(void *context, uint32_t item, float *scratch) {
         } while (column->row < column->end && ckv_now_nsec() < move->until_nsec);
         ckv__copy_end(&copy);
         CKV_POINT(step_column);
+}
+
+/* Where the next row of a column goes; what it was is near there, as a rule. */
+static const void *column_where(const void *context, uint32_t item) {
+        const struct ckv_cpu_move *move = context;
+        const struct column *column = &move->columns[item];
+
+        return ckv_plane_row(column->plane, column->to_table, column->row, column->head);
 }
 
 static struct column column_of(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_plane *plane,
@@ -231,9 +240,10 @@ static uint64_t refill(struct ckv_cpu_move *move) {
 
 /* As many parts as the slice has time for, at least one. */
 static void work_off(struct ckv_cpu_move *move, struct ckv_cpu_pool *pool, uint64_t bytes) {
-        if (bytes > ALONE_BYTES)
-                (void)ckv__cpu_pool_run(pool, column_item, move, 0, move->count, move->until_nsec);
-        else
+        if (bytes > ALONE_BYTES) {
+                move->near.count = 0;
+                (void)ckv__cpu_pool_run_near(pool, column_item, column_where, move, &move->near, 0, move->count, move->until_nsec);
+        } else
                 for (uint32_t i = 0; i < move->count; i++)
                         column_item(move, i, NULL);
         CKV_POINT(step_turn);

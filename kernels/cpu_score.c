@@ -18,6 +18,7 @@
 void ckv__cpu_score_begin(struct ckv_cpu_score *score, const struct ckv_job_layer *layer) {
         score->layer = layer;
         score->cursor = 0;
+        score->near.count = 0;
         score->bad_head = 0;
         score->no_memory = false;
         score->unit_scores = NULL;
@@ -44,7 +45,8 @@ bool ckv__cpu_score_step(struct ckv_cpu_score *score, struct ckv_cpu_pool *pool,
         while (score->phase != CKV_CPU_PHASE_DONE) {
                 uint32_t items = score->method->items(score);
 
-                score->cursor = ckv__cpu_pool_run(pool, score->method->work[score->phase], score, score->cursor, items, until_nsec);
+                score->cursor = ckv__cpu_pool_run_near(pool, score->method->work[score->phase], score->method->where, score,
+                                                       &score->near, score->cursor, items, until_nsec);
                 if (score->cursor == items) {
                         score->cursor = 0;
                         score->method->next(score);

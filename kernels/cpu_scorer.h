@@ -25,6 +25,7 @@ struct ckv_cpu_method {
         void (*begin)(struct ckv_cpu_score *score);                     /* turn to score->layer; sets phase */
         uint32_t (*items)(const struct ckv_cpu_score *score);           /* of the phase; 0 is fine */
         void (*next)(struct ckv_cpu_score *score);                      /* the phase is through: set the next */
+        ckv_cpu_where where;                                            /* the first key or value that an item of the phase reads */
 };
 
 struct ckv_cpu_score {
@@ -35,7 +36,8 @@ struct ckv_cpu_score {
         const struct ckv_cpu_path *path;        /* of the layer */
         const struct ckv_cpu_kernel *kernel;    /* of the path */
         uint32_t phase;
-        uint32_t cursor;                        /* first item of the phase that is not done */
+        uint32_t cursor;                        /* first item of the phase that is not done, as far as near does not know better */
+        struct ckv_cpu_near near;
         double *rows;                           /* [ckv_score_heads()][L] */
         const struct ckv_units *units;          /* of the group, where their scores will do; NULL: rows are wanted */
         const float *unit_scores;               /* [ckv_score_heads()][N] of the layer, if the method formed them; else rows are */

@@ -384,7 +384,7 @@ START_TEST(describe_names_path_and_threads) {
         (void)ops->close(backend);
         backend = open_backend(0, 0);
         ops->describe(backend, &info);
-        ck_assert_uint_eq(info.threads, ckv__cpu_threads());
+        ck_assert_uint_eq(info.threads, ckv__cpu_threads(&ckv__cpu_this_machine));
         ck_assert_uint_ge(info.threads, 1);
         (void)ops->close(backend);
         ck_assert_ptr_null(ops->close(NULL));
