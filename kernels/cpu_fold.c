@@ -107,6 +107,10 @@ static void pool_head(const struct ckv_cpu_fold *fold, const struct stretch *str
         uint32_t domain = pool ? ckv_ref_pool_domain(fold->group) : 0, end;
         double near[SPAN];
 
+        if (fold->s && !pool) {
+                memcpy(out, fold->s + (size_t)item * rows + stretch->from, (stretch->to - stretch->from) * sizeof(*out));
+                return;
+        }
         if (fold->s)
                 memcpy(near, fold->s + (size_t)item * rows + stretch->near, (stretch->far - stretch->near) * sizeof(*near));
         else
@@ -119,6 +123,21 @@ static void pool_head(const struct ckv_cpu_fold *fold, const struct stretch *str
         memcpy(out + end - stretch->from, near + end - stretch->near, (stretch->to - end) * sizeof(*out));
 }
 
+/* The first head is taken, and the others join it: by their maximum or by their sum, which begins with 0. */
+static void join(bool most, bool first, const double *head, uint32_t count, double *out) {
+        if (most && first)
+                memcpy(out, head, count * sizeof(*out));
+        else if (most)
+                for (uint32_t i = 0; i < count; i++)
+                        out[i] = greater(out[i], head[i]);
+        else if (first)
+                for (uint32_t i = 0; i < count; i++)
+                        out[i] = 0.0 + head[i];
+        else
+                for (uint32_t i = 0; i < count; i++)
+                        out[i] += head[i];
+}
+
 /* S[g][j] of one KV head, without the norm of V: out[to - from] */
 static void group_heads(const struct ckv_cpu_fold *fold, const struct stretch *stretch, uint32_t head, double *out) {
         const struct ckv_policy *policy = &fold->group->policy;
@@ -127,12 +146,7 @@ static void group_heads(const struct ckv_cpu_fold *fold, const struct stretch *s
 
         for (uint32_t h = 0; h < per_group; h++) {
                 pool_head(fold, stretch, head * per_group + h, pooled);
-                for (uint32_t i = 0; i < count; i++) {
-                        if (policy->group_heads == CKV_GROUP_MAX)
-                                out[i] = h == 0 ? pooled[i] : greater(out[i], pooled[i]);
-                        else
-                                out[i] = h == 0 ? 0.0 + pooled[i] : out[i] + pooled[i];
-                }
+                join(policy->group_heads == CKV_GROUP_MAX, h == 0, pooled, count, out);
         }
         if (policy->group_heads == CKV_GROUP_MEAN)
                 for (uint32_t i = 0; i < count; i++)
@@ -159,17 +173,11 @@ void ckv__cpu_fold_rows(const struct ckv_cpu_fold *fold, uint32_t item, float *v
                 uint32_t head = fold->head_first + g;
 
                 group_heads(fold, &stretch, g, s);
-                for (uint32_t j = stretch.from; j < stretch.to; j++) {
-                        double score = s[j - stretch.from], *t = &fold->rows[each ? (size_t)head * rows + j : j];
-
-                        if (policy->value_weight != CKV_WEIGHT_NONE) {
-                                ckv_ref_load(v, &fold->group->table, j, head, values);
-                                score = score * value_norm(policy->value_weight, values, v->dims);
-                        }
-                        if (policy->heads == CKV_HEADS_MAX)
-                                *t = head == 0 ? score : greater(*t, score);
-                        else
-                                *t = head == 0 || each ? 0.0 + score : *t + score;
+                for (uint32_t j = stretch.from; j < stretch.to && policy->value_weight != CKV_WEIGHT_NONE; j++) {
+                        ckv_ref_load(v, &fold->group->table, j, head, values);
+                        s[j - stretch.from] = s[j - stretch.from] * value_norm(policy->value_weight, values, v->dims);
                 }
+                join(policy->heads == CKV_HEADS_MAX, head == 0 || each, s, stretch.to - stretch.from,
+                     fold->rows + (each ? (size_t)head * rows : 0) + stretch.from);
         }
 }

@@ -36,7 +36,8 @@ enum {
 struct ckv_cpu_segment {
         const struct ckv_plane *k;
         const struct ckv_row_table *table;
-        uint32_t head, first, rows;     /* first is a multiple of CKV_CPU_TILE */
+        uint32_t head, first, rows;     /* with queries, first is a multiple of CKV_CPU_TILE */
+        uint32_t ahead;                 /* norms, dots: rows behind these that are asked for soon, and may be fetched */
         uint32_t dims;                  /* that take part in the product, <= k->dims */
 
         /* [blocks][dims][CKV_CPU_BLOCK], aligned; query n is query row n % window of query head n / window of this KV
@@ -76,11 +77,11 @@ struct ckv_cpu_kernel {
         /* products() - bare products of each query (window = 1: one a head) with all rows of the segment, no mask */
         void (*products)(const struct ckv_cpu_segment *segment, float *ret_a, size_t stride);
 
-        /* norms() - length of each row: [rows]; reads k, table, head, first, rows, dims and scratch only, as the next two do */
+        /* norms() - length of each row: [rows]; reads k, table, head, first, rows, ahead, dims and scratch, as the next two do */
         void (*norms)(const struct ckv_cpu_segment *segment, double *ret_norms);
 
-        /* directions() - sum over the rows of the row divided by its length, or by 1e-12 if that is more: [dims] */
-        void (*directions)(const struct ckv_cpu_segment *segment, const double *norms, double *ret_sum);
+        /* directions() - sum[dims] takes in each row divided by its length, or by 1e-12 if that is more */
+        void (*directions)(const struct ckv_cpu_segment *segment, const double *norms, double *sum);
 
         /* dots() - product of each row with one vector: [rows] */
         void (*dots)(const struct ckv_cpu_segment *segment, const double *vector, double *ret_dots);

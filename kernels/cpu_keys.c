@@ -1,12 +1,15 @@
 /*
  * The scorers that need no queries, on the CPU:
  *
- *     NORMS       knorm, vk_ratio, keydiff: a segment of rows of one head; keydiff sums up directions too
- *     DOTS        keydiff: the same segment against the mean direction of its head
+ *     NORMS       knorm, vk_ratio, keydiff: a segment of rows of some heads; keydiff sums up directions too
+ *     DOTS        keydiff: the same segment against the mean directions of its heads
  *     PARTITIONS  lagkv: one partition of one head, by the reference itself
  *     FOLD        each stretch of rows: S[g][j] to T[j]
  *
  * All of it is in binary64, and segments are summed up in ascending order.
+ * Within a segment the heads take turns, a few rows each: where heads lie inside
+ * rows, memory is read nearly as it lies, and what one head's rows want of the
+ * nearest cache is not always the same few lines.
  * lagkv is slow, and exact: its ranks would turn the smallest error into
  * another row.
  */
@@ -19,7 +22,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { SEGMENT_ROWS = 256 };
+enum {
+        SEGMENT_ROWS = 256,
+        SEGMENT_HEADS = 8,
+        TURN_ROWS = 16,                 /* of a head, before it is the next one's turn */
+};
 
 enum phase { PHASE_NORMS, PHASE_DOTS, PHASE_PARTITIONS, PHASE_FOLD };
 
@@ -35,28 +42,50 @@ static double at_least(double v, double least) {
         return v < least ? least : v;
 }
 
+static uint32_t head_bundles(const struct ckv_cpu_score *score) {
+        return ckv__cpu_pieces(score->group->kv_heads, SEGMENT_HEADS);
+}
+
+/* Item: (segment, bundle of heads); here with its first head */
 static struct ckv_cpu_segment segment_of(const struct ckv_cpu_score *score, uint32_t item, float *scratch) {
-        uint32_t heads = score->group->kv_heads, first = item / heads * SEGMENT_ROWS;
+        uint32_t first = item / head_bundles(score) * SEGMENT_ROWS;
 
         return (struct ckv_cpu_segment){
-                .k = &score->layer->k, .table = &score->group->table, .head = item % heads, .first = first,
-                .rows = CKV_MIN(score->group->selection.rows - first, SEGMENT_ROWS), .dims = score->group->head_dim_k,
-                .scratch = scratch,
+                .k = &score->layer->k, .table = &score->group->table, .head = item % head_bundles(score) * SEGMENT_HEADS,
+                .first = first, .rows = CKV_MIN(score->group->selection.rows - first, SEGMENT_ROWS),
+                .dims = score->group->head_dim_k, .scratch = scratch,
         };
 }
 
-/* Item: (segment, head) */
-static void norms_item(void *context, uint32_t item, float *scratch) {
-        const struct ckv_cpu_score *score = context;
+/* Calls @turn for a few rows of each head of an item, and again, until the rows are through. */
+static void take_turns(const struct ckv_cpu_score *score, uint32_t item, float *scratch,
+                       void (*turn)(const struct ckv_cpu_score *, struct ckv_cpu_segment, uint32_t)) {
+        const struct ckv_cpu_segment all = segment_of(score, item, scratch);
+        uint32_t heads = CKV_MIN(score->group->kv_heads - all.head, (uint32_t)SEGMENT_HEADS);
+
+        for (uint32_t at = 0; at < all.rows; at += TURN_ROWS)
+                for (uint32_t h = 0; h < heads; h++) {
+                        struct ckv_cpu_segment segment = all;
+
+                        segment.head += h;
+                        segment.first += at;
+                        segment.rows = CKV_MIN(all.rows - at, (uint32_t)TURN_ROWS);
+                        segment.ahead = CKV_MIN(all.rows - at - segment.rows, (uint32_t)TURN_ROWS);
+                        turn(score, segment, item / head_bundles(score));
+                }
+}
+
+static void norms_turn(const struct ckv_cpu_score *score, struct ckv_cpu_segment segment, uint32_t index) {
         const struct keys *state = score->state;
-        struct ckv_cpu_segment segment = segment_of(score, item, scratch);
-        double *s = state->s + (size_t)segment.head * score->group->selection.rows + segment.first, values[SEGMENT_ROWS];
+        double *s = state->s + (size_t)segment.head * score->group->selection.rows + segment.first, values[TURN_ROWS];
 
         score->kernel->norms(&segment, s);
         if (score->group->policy.scorer == CKV_SCORER_KEYDIFF) {
-                size_t at = (size_t)segment.head * state->segments + item / score->group->kv_heads;
+                double *sum = state->directions + ((size_t)segment.head * state->segments + index) * segment.dims;
 
-                score->kernel->directions(&segment, s, state->directions + at * segment.dims);
+                if (segment.first % SEGMENT_ROWS == 0)
+                        memset(sum, 0, segment.dims * sizeof(*sum));
+                score->kernel->directions(&segment, s, sum);
                 return;
         }
         if (score->group->policy.scorer == CKV_SCORER_VK_RATIO) {
@@ -68,15 +97,22 @@ static void norms_item(void *context, uint32_t item, float *scratch) {
                 s[j] = score->group->policy.scorer == CKV_SCORER_KNORM ? -s[j] : values[j] / at_least(s[j], 1e-12);
 }
 
-static void dots_item(void *context, uint32_t item, float *scratch) {
-        const struct ckv_cpu_score *score = context;
-        const struct keys *state = score->state;
-        struct ckv_cpu_segment segment = segment_of(score, item, scratch);
-        double *s = state->s + (size_t)segment.head * score->group->selection.rows + segment.first, dots[SEGMENT_ROWS];
+static void norms_item(void *context, uint32_t item, float *scratch) {
+        take_turns(context, item, scratch, norms_turn);
+}
 
+static void dots_turn(const struct ckv_cpu_score *score, struct ckv_cpu_segment segment, uint32_t index) {
+        const struct keys *state = score->state;
+        double *s = state->s + (size_t)segment.head * score->group->selection.rows + segment.first, dots[TURN_ROWS];
+
+        (void)index;
         score->kernel->dots(&segment, state->mean + (size_t)segment.head * segment.dims, dots);
         for (uint32_t j = 0; j < segment.rows; j++)
                 s[j] = -(dots[j] / (at_least(s[j], 1e-8) * at_least(state->lengths[segment.head], 1e-8)));
+}
+
+static void dots_item(void *context, uint32_t item, float *scratch) {
+        take_turns(context, item, scratch, dots_turn);
 }
 
 /* Item: (partition, head) */
@@ -106,7 +142,7 @@ static uint32_t keys_items(const struct ckv_cpu_score *score) {
         case PHASE_FOLD:
                 return ckv__cpu_pieces(score->group->selection.rows, CKV_CPU_FOLD_ROWS);
         default:
-                return state->segments * heads;
+                return state->segments * head_bundles(score);
         }
 }
 

@@ -17,4 +17,14 @@
 #define VECTORS 4
 #define GREATER(a, b) ((VEC)_mm512_max_ps((__m512)(a), (__m512)(b)))
 
+#define WIDEN_BF16(p) \
+        _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(p))), 16)))
+#define EVEN_BF16(p) _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const void *)(p)), 16)))
+#define ODD_BF16(p) \
+        _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const void *)(p)), \
+                                                             _mm256_set1_epi32((int32_t)0xffff0000))))
+#define ROOTS(v) _mm512_sqrt_pd(v)
+#define WIDEN_F16(p) _mm512_cvtps_pd(_mm256_maskz_cvtph_ps(0xff, _mm_loadu_si128((const void *)(p))))
+#define WIDEN_F32(p) _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)(p)))
+
 #include "kernels/cpu_score_isa.inc"
