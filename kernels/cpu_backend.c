@@ -348,7 +348,9 @@ static void cpu_unmap(struct ckv_backend *backend, struct ckv_mapping *mapping) 
         mapping->guard = ckv_guard_remove(mapping->guard);
         if (mapping->allocation)
                 (void)munmap(mapping->allocation, mapping->allocation_bytes);
-        ckv__cpu_nodes_forget(backend->nodes);
+        /* the CUDA backend maps memory of the host by this, too, and has no nodes */
+        if (backend)
+                ckv__cpu_nodes_forget(backend->nodes);
         *mapping = (struct ckv_mapping){ 0 };
 }
 
