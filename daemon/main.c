@@ -120,7 +120,7 @@ static int open_backend(struct ckv_daemon *daemon) {
         const char *path = daemon->options->cpu_path;
         const struct ckv_backend_options options = {
                 .threads = (uint32_t)daemon->options->threads, .slice_usec = (uint32_t)daemon->options->slice_usec,
-                .path = path[0] ? path : NULL,
+                .path = path[0] ? path : NULL, .pin = daemon->options->pin,
         };
         int r;
 
@@ -134,6 +134,11 @@ static int open_backend(struct ckv_daemon *daemon) {
                 ckv_cpu_path_names(names, sizeof(names));
                 ckv_log(CKV_LOG_ERROR, BACKEND_FAILED, "backend=%s why=\"--cpu-path is %s%s; this machine can take: %s\"",
                         daemon->ops->name, path, r == -EIO ? ", which gives wrong results here" : "", names);
+                return r;
+        }
+        if (r == -EINVAL) {
+                ckv_log(CKV_LOG_ERROR, BACKEND_FAILED, "backend=%s why=\"--pin is %s; it may be auto, off, node or core\"",
+                        daemon->ops->name, daemon->options->pin);
                 return r;
         }
         if (r) {

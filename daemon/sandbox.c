@@ -29,6 +29,7 @@
 #include "ipc/landlock.h"
 
 #include <errno.h>
+#include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -66,6 +67,8 @@ static const struct ckv_filter_call calls[] = {
         /* memory that can be written or executed, never both */
         ALLOW_IF(mmap, 2, PROT_EXEC, 0), ALLOW_IF(mmap, 2, PROT_WRITE, 0), ALLOW_IF(mprotect, 2, PROT_EXEC, 0), ALLOW(munmap),
         ALLOW(mremap), ALLOW(madvise), ALLOW(brk), ALLOW(mincore), ALLOW_IF(ioctl, 1, ALL_BITS, UFFDIO_REGISTER),
+        /* which node a page is on */
+        ALLOW_IF(get_mempolicy, 4, ALL_BITS, MPOL_F_NODE | MPOL_F_ADDR),
         /* threads, and gates */
         ALLOW_IF(clone, 0, NAMESPACES, 0), FAIL(clone3, ENOSYS), ALLOW(execve), ALLOW(wait4), ALLOW(waitid), ALLOW(kill),
         ALLOW(tgkill), ALLOW(pidfd_open), ALLOW(pidfd_send_signal), ALLOW(setpgid), ALLOW(exit), ALLOW(exit_group),

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
+#include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -250,6 +251,10 @@ static int core_calls(int unused) {
         if (!refused(syscall(SYS_process_vm_readv, getppid(), NULL, 0, NULL, 0, 0), EPERM) ||
             !refused(syscall(SYS_pidfd_getfd, 0, 0, 0), EPERM) || !refused(mkdir("/tmp/x", 0700), EPERM))
                 return 7;
+        /* where a page is may be asked for, and nothing else of memory policies */
+        if (!refused(syscall(SYS_get_mempolicy, NULL, NULL, 0UL, NULL, 0UL), EPERM) ||
+            !refused(syscall(SYS_move_pages, 0, 0UL, NULL, NULL, NULL, 0), EPERM))
+                return 8;
         return SURVIVED;
 }
 
@@ -305,9 +310,17 @@ static void *thread_works(void *argument) {
         return NULL;
 }
 
+static bool asks_for_node(void) {
+        int node = 0;
+
+        return syscall(SYS_get_mempolicy, &node, NULL, 0UL, &node, (unsigned long)(MPOL_F_NODE | MPOL_F_ADDR)) == 0;
+}
+
 static int core_needs(int unused) {
         char path[SUPPORT_PATH_BYTES + 16];
         pthread_t thread;
+        /* a container may forbid it */
+        bool node_known = asks_for_node();
         int done = 0, fd;
 
         (void)unused;
@@ -328,6 +341,8 @@ static int core_needs(int unused) {
                 return 4;
         if (unlink(path) < 0)
                 return 5;
+        if (node_known && !asks_for_node())
+                return 7;
         /* a filter of its own, as the gate has, on top */
         if (ckv_sandbox_limits() || ckv_sandbox_files() || ckv_sandbox_calls())
                 return 6;
