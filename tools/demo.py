@@ -13,13 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +26,7 @@ sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
 import chunkkv  # noqa: E402
 import numpy as np  # noqa: E402
 from chunkkv import safetensors  # noqa: E402
+from chunkkv_eval.daemon import private  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "needle-1k"
 NEEDLE = range(401, 415)  # the rows of "The magic number of Lisbon is 48213."
@@ -36,48 +34,11 @@ RATIOS = (0.1, 0.2, 0.3)
 PROFILE_RATIOS = (0.06, *RATIOS)  # at 6 % the vote has the whole sentence already
 PAGE_RATIO = 0.2
 WINDOW = 64  # query rows in the file; profile default lets the newest 32 vote
-READY_SECONDS, CLIENT_SECONDS, STOP_SECONDS = 20.0, 120.0, 20.0
+CLIENT_SECONDS = 120.0
 BOLD, DIM, PLAIN = "\033[1m", "\033[2m", "\033[0m"
 
 
 # ---- the daemon, and the process that is its client
-
-def wait_ready(process: subprocess.Popen[bytes], prefix: str) -> None:
-    """Return when the daemon answers."""
-    end = time.monotonic() + READY_SECONDS
-    while True:
-        try:
-            with chunkkv.Client(prefix, timeout=2.0) as client:
-                client.ping()
-            return
-        except chunkkv.ChunkkvError as error:
-            if process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"chunkkvd did not become ready: {error}") from error
-        time.sleep(0.02)
-
-
-def start(program: Path, directory: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-    """A daemon with its sockets in a directory, that answers at directory/main."""
-    with (directory / "log").open("wb") as log:
-        daemon = subprocess.Popen([str(program), "--runtime-dir", str(directory), "--endpoint", "main", *options],
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment})
-    try:
-        wait_ready(daemon, str(directory / "main"))
-    except BaseException:
-        stop(daemon)
-        raise
-    return daemon
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for one that does not listen."""
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
 
 def write_page(build: Path, prefix: str) -> int:
     """The page of chunkkvctl explain, and its path as the last line; the exit code of chunkkvctl."""
@@ -93,19 +54,12 @@ def write_page(build: Path, prefix: str) -> int:
 
 def run_demo(build: Path) -> int:
     """Start the daemon, run the client in a process of its own, stop the daemon; the client's exit code."""
-    directory = Path(tempfile.mkdtemp(prefix="chunkkv-demo-"))
-    daemon = None
-    try:
-        daemon = start(build / "chunkkvd", directory)
-        print(f"chunkkvd runs as process {daemon.pid}, sockets in {directory}")
+    with private(build / "chunkkvd", "chunkkv-demo-") as daemon:
+        print(f"chunkkvd runs as process {daemon.pid}, sockets in {daemon.directory}")
         sys.stdout.flush()
-        client = subprocess.run([sys.executable, __file__, "--client", str(directory / "main")],
+        client = subprocess.run([sys.executable, __file__, "--client", daemon.endpoint],
                                 timeout=CLIENT_SECONDS, check=False)
-        return client.returncode or write_page(build, str(directory / "main"))
-    finally:
-        if daemon is not None:
-            stop(daemon)
-        shutil.rmtree(directory, ignore_errors=True)
+        return client.returncode or write_page(build, daemon.endpoint)
 
 
 # ---- the client
@@ -243,7 +197,10 @@ def main() -> int:
     parser.add_argument("--client", metavar="PREFIX", help="only the client's part, against the daemon at PREFIX")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` stops the daemon
-    return run_client(arguments.client) if arguments.client else run_demo(arguments.build)
+    try:
+        return run_client(arguments.client) if arguments.client else run_demo(arguments.build)
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import chunkkv
@@ -31,34 +32,55 @@ def find_program() -> Path:
     return Path(found).absolute()
 
 
-def _wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+    """Return when a daemon that was just started answers.
+
+    Raises:
+        RuntimeError: it ended, or does not answer in time; with what it logged.
+    """
     end = time.monotonic() + READY_SECONDS
     while True:
         try:
             with chunkkv.Client(endpoint, timeout=2.0) as client:
                 client.ping()
             return
-        except (chunkkv.DaemonUnavailable, chunkkv.Draining, chunkkv.SessionLost) as error:
+        except chunkkv.ChunkkvError as error:
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"chunkkvd is not ready: {error}\n{log.read_text(errors='replace')}") from error
         time.sleep(0.05)
 
 
+@dataclass(frozen=True)
+class Private:
+    """A daemon of one's own.
+
+    Attributes:
+        endpoint: where it answers.
+        pid: of its process.
+        directory: of its sockets and log; removed with it.
+    """
+
+    endpoint: str
+    pid: int
+    directory: Path
+
+
 @contextlib.contextmanager
-def private(program: Path | None = None) -> Iterator[str]:
-    """Start a daemon in a directory of its own; yields its endpoint."""
-    directory = Path(tempfile.mkdtemp(prefix="chunkkv-eval-"))
+def private(program: Path | None = None, prefix: str = "chunkkv-eval-") -> Iterator[Private]:
+    """Run a daemon in a directory of its own, whose name begins with `prefix`, to the end of the block."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
     log = directory / "log"
     command = [str(program or find_program()), "--runtime-dir", str(directory), "--endpoint", "main"]
     if shutil.which("setpriv"):
         command = ["setpriv", "--pdeathsig", "TERM", *command]
     try:
         with log.open("ab") as stream:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+            # in a process group of its own: Ctrl-C is for the caller, who stops the daemon in order
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0)
         try:
             endpoint = str(directory / "main")
-            _wait_ready(process, endpoint, log)
-            yield endpoint
+            wait_ready(process, endpoint, log)
+            yield Private(endpoint, process.pid, directory)
         finally:
             process.terminate()
             try:
@@ -74,5 +96,5 @@ def private(program: Path | None = None) -> Iterator[str]:
 def client(endpoint: str | None = None, program: Path | None = None) -> Iterator[chunkkv.Client]:
     """A session with the daemon at an endpoint; without one, with a private daemon."""
     with contextlib.ExitStack() as stack:
-        where = stack.enter_context(private(program)) if endpoint is None else endpoint
+        where = stack.enter_context(private(program)).endpoint if endpoint is None else endpoint
         yield stack.enter_context(chunkkv.Client(where, name="chunkkv-eval", timeout=120.0))
