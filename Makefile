@@ -115,7 +115,7 @@ help:
 	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
 	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
 	@echo "make eval-quick              tasks on a real model: tables and plots in build/eval; installs torch; 15 minutes"
-	@echo "make eval                    the same with all tasks and lengths, for docs/quality.md; hours"
+	@echo "make eval                    the same with all tasks and lengths, for docs/quality.md; says first how long"
 	@echo "make bench-kvpress           the same model and prompts by kvpress and by the daemon: rows, text, time, memory"
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
@@ -193,7 +193,7 @@ bench-peers-indices:
 	@CHUNKKV_BUILD=$(abspath $(O)) build/peers-venv/bin/python bench/peers/kvpress_indices.py
 
 EVAL = CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src TQDM_DISABLE=1 \
-        build/eval-venv/bin/python -m chunkkv_eval.cli --plots build/eval/plots
+        build/eval-venv/bin/python -m chunkkv_eval --plots build/eval/plots
 eval-quick:
 	@tools/setup eval
 	@$(MAKE) $(JOBS) all
@@ -202,7 +202,7 @@ eval-quick:
 eval:
 	@tools/setup eval
 	@$(MAKE) $(JOBS) all
-	@$(EVAL) --suite paper,vote,plain,long,hidden,h2o --seed 9001 --json build/eval/eval.json --report build/eval/eval.md
+	@$(EVAL) --suite paper,vote,plain,long,hidden --seed 9001 --json build/eval/eval.json --report build/eval/eval.md
 
 bench-kvpress:
 	@tools/setup kvpress

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from chunkkv_eval import cli, haystack, methods, plots, report, results, selector, tasks
+from chunkkv_eval import cli, expense, haystack, methods, plots, report, results, selector, suites, tasks
+from chunkkv_eval.progress import Progress
 from chunkkv_eval.results import Cell, Record
 
 import chunkkv
@@ -209,13 +214,118 @@ def test_tables_and_plots() -> None:
 
 # ---- the command
 
-@pytest.mark.parametrize("arguments", [["--task", "nothing"], ["--method", "vote,nothing"], ["--keep", "1.5"],
-                                       ["--rows", "0"], ["--question", "half"], ["--n", "0"], ["--keep", ","]])
-def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arguments", "allowed"), [
+    (["--task", "nothing"], "none of number, fact"), (["--method", "vote,nothing"], "none of full, default"),
+    (["--keep", "1.5"], "'1.5' is no fraction above 0 and at most 1"),
+    (["--keep", "0.1,much"], "'much' is no fraction"), (["--keep", "nan"], "'nan' is no fraction"),
+    (["--rows", "0"], "'0' is no whole number from 1 on"),
+    (["--rows", "64,many"], "'many' is no whole number from 1 on"),
+    (["--question", "half"], "none of visible, hidden"),
+    (["--n", "0"], "'0' is no whole number from 1 on"), (["--context", "1k"], "'1k' is no whole number from 1 on"),
+    (["--seed", "x"], "'x' is no whole number"), (["--threads", "-1"], "'-1' is no whole number from 1 on"),
+    (["--suite", "quick,slow"], "'slow' is none of quick, paper"), (["--keep", ","], "the list is empty")])
+def test_wrong_arguments_are_refused(arguments: list[str], allowed: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         cli.main(arguments)
     assert error.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {arguments[0]}: " in line
+    assert allowed in line
+
+
+def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a failing run ends with."""
+    assert cli.main(arguments) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("chunkkv-eval: ")
+    return lines[0]
+
+
+def test_a_daemon_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = fails(["--json", str(tmp_path / "out.json"), "--endpoint", str(tmp_path / "nobody")], capsys)
+    assert f"no chunkkvd at {tmp_path}/nobody" in line
+    assert "--endpoint" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_daemon_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without setpriv
+    assert str(tmp_path / "program") in fails(
+        ["--json", str(tmp_path / "out.json"), "--daemon", str(tmp_path / "program")], capsys)
+
+
+@pytest.mark.parametrize("option", ["--json", "--report", "--plots"])
+def test_what_cannot_be_written_is_found_before_anything_runs(option: str, tmp_path: Path,
+                                                              capsys: pytest.CaptureFixture[str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(cli, "_measure")
+    (tmp_path / "file").write_text("")
+    line = fails([option, str(tmp_path / "file" / "out")], capsys)
+    assert str(tmp_path / "file") in line
+
+
+def test_answers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out.answers.jsonl").write_text('{"cell": 3}\n')
+    assert "out.answers.jsonl, line 1: not an answer" in fails(["--json", str(tmp_path / "out.json")], capsys)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> str:
+    daemon = Daemon()
+    yield daemon.prefix()
+    daemon.stop()
+
+
+def test_packages_that_are_missing(endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    line = fails(["--json", str(tmp_path / "out.json"), "--endpoint", endpoint], capsys)
+    assert "torch" in line
+    assert "pip install 'chunkkv[eval]'" in line
+
+
+def test_a_run_that_is_stopped_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(args: object, store: results.Store) -> None:
+        store.add([record("vote", 0, True)])
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(cli, "_measure", stopped)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        line = fails(["--json", str(tmp_path / f"{number}.json")], capsys)
+        assert f"1 answers are in {tmp_path}/{number}.answers.jsonl" in line
+        assert len(results.Store(tmp_path / f"{number}.answers.jsonl").records) == 1
+
+
+def test_it_is_a_module_that_runs() -> None:
+    found = subprocess.run([sys.executable, "-m", "chunkkv_eval", "--help"], capture_output=True, text=True, check=True,
+                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert "usage: chunkkv-eval" in found.stdout
+
+
+def test_what_a_question_costs() -> None:
+    def cost(task: str, context: int, *names: str, question: str = "visible") -> float:
+        return expense.passes(suites.Job(task, context, 1, names, keep=(0.1, 0.2), question=question).cells())
+
+    assert cost("number", 432, "full") == 1
+    assert cost("number", 1024, "full") > 2 * cost("number", 432, "full")
+    assert cost("number", 512, "full", "vote") < cost("number", 512, "full", "vote", question="hidden")
+    assert cost("number", 512, "h2o") > cost("number", 512, *["vote"] * 5)
+    for jobs in suites.SUITES.values():
+        assert all(expense.passes(job.cells()) > 0 for job in jobs)
+
+
+def test_what_is_left_goes_by_what_steps_cost(monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    progress = Progress([1.0, 1.0, 8.0])
+    for now, left in ((60.0, "9.0 min left"), (120.0, "8.0 min left"), (600.0, "0.0 min left")):  # noqa: B007
+        progress.step("it")
+        assert left in capsys.readouterr().err
 
 
 def test_lists_are_read() -> None:

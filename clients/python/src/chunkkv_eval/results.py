@@ -83,8 +83,15 @@ class Store:
             whole = [line for line in lines if line.endswith("\n")]
             if len(whole) < len(lines):  # the run was cut off within a line
                 path.write_text("".join(whole))
-            self.records = [_record(json.loads(line)) for line in whole]
+            self.records = [self._read(number, line) for number, line in enumerate(whole, 1)]
         self._there = {(r.cell, r.run, r.index) for r in self.records}
+
+    def _read(self, number: int, line: str) -> Record:
+        try:
+            plain = json.loads(line)
+            return Record(**{**plain, "cell": Cell(**plain["cell"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{self.path}, line {number}: not an answer of chunkkv-eval ({error})") from error
 
     def has(self, cell: Cell, run: str, index: int) -> bool:
         """Was this answered already?"""
@@ -96,10 +103,6 @@ class Store:
             file.write("".join(json.dumps(asdict(record)) + "\n" for record in records))
         self.records += records
         self._there |= {(r.cell, r.run, r.index) for r in records}
-
-
-def _record(plain: dict[str, Any]) -> Record:
-    return Record(**{**plain, "cell": Cell(**plain["cell"])})
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

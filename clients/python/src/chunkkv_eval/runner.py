@@ -8,8 +8,9 @@ the question runs on what is left of it.
 from __future__ import annotations
 
 import hashlib
+import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,48 +18,17 @@ import torch
 import chunkkv
 from chunkkv.text import chunk_lengths
 
-from . import methods, tasks
+from . import expense, haystack, methods, tasks
 from .progress import Progress
 from .results import Cell, Record, Store
 from .selector import Kept, Selector, jaccard_of_neighbours
+from .suites import Job
 
 if TYPE_CHECKING:
     from .model import Model, Prefill
 
 SLACK = 160  # rows of a prompt beside its haystack: the planted sentence, the question
 BATCH = 16  # kept sets that are answered on at once
-
-
-@dataclass(frozen=True)
-class Job:
-    """Questions of one kind.
-
-    Attributes:
-        task: one of tasks.TASKS.
-        context: tokens of the haystack.
-        n: how many questions.
-        methods: names.
-        keep: fractions to keep.
-        rows: numbers of rows to keep.
-        question: "visible" or "hidden".
-    """
-
-    task: str
-    context: int
-    n: int
-    methods: tuple[str, ...]
-    keep: tuple[float, ...] = ()
-    rows: tuple[int, ...] = ()
-    question: str = "visible"
-
-    def cells(self) -> list[Cell]:
-        """One for each method and budget; the full cache has one, without a budget."""
-        plain = Cell(self.task, self.context, self.question, "full", 1.0, None)
-        budgets: list[tuple[float | None, int | None]] = [*((k, None) for k in self.keep),
-                                                          *((None, r) for r in self.rows)]
-        return [plain] * ("full" in self.methods) + [
-            replace(plain, method=name, keep=keep, rows=rows)
-            for keep, rows in budgets for name in self.methods if name != "full"]
 
 
 def budget_of(cell: Cell, rows: int) -> int:
@@ -83,10 +53,15 @@ class Runner:
         self.run_name = run_name(model.name, model.dtype, texts, seed)
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Answer them all."""
+        """Answer them all; says first how long that may take."""
         open_ = [(job, i, cells) for job in jobs for i in range(job.n)
                  if (cells := [cell for cell in job.cells() if not self.store.has(cell, self.run_name, i)])]
-        progress = Progress(len(open_))
+        if not open_:
+            return
+        weights = [expense.passes(cells) for _, _, cells in open_]
+        print(f"chunkkv-eval: {len(open_)} of {sum(job.n for job in jobs)} questions to answer, about "
+              f"{sum(weights) * self._pass_seconds() / 60:.1f} minutes", file=sys.stderr, flush=True)
+        progress = Progress(weights)
         selector: Selector | None = None
         room = (0, 0)
         try:
@@ -103,6 +78,16 @@ class Runner:
         finally:
             if selector is not None:
                 selector.close()
+
+    def _pass_seconds(self) -> float:
+        """How long the model takes for a pass of expense.PASS tokens, the faster of two."""
+        tokens = self.model.encode(self.texts[0][: expense.PASS * haystack.CHARACTERS_PER_TOKEN])[: expense.PASS]
+        times = []
+        for _ in range(2):
+            began = time.monotonic()
+            self.model.prefill(tokens, 0, 1)
+            times.append(time.monotonic() - began)
+        return min(times)
 
     def _answer(self, selector: Selector, job: Job, index: int, cells: Sequence[Cell]) -> list[Record]:
         sample = tasks.make(job.task, self.texts, job.context, self.seed, index, self.model.encode, self.model.prefix)
@@ -126,9 +111,8 @@ class Runner:
                         for i, cell in enumerate(some)]
         return records
 
-    def _record(self, cell: Cell, index: int, sample: tasks.Sample, rows: int, logits: torch.Tensor | None,
+    def _record(self, cell: Cell, index: int, sample: tasks.Sample, rows: int, logits: torch.Tensor,
                 kept: Kept | None, prefill: Prefill) -> Record:
-        assert logits is not None
         answer = torch.tensor(sample.answer)
         hits = logits.argmax(-1) == answer
         sizes = [len(chosen) for layer in kept or [] for chosen in layer]
