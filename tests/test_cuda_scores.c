@@ -330,6 +330,83 @@ START_TEST(several_at_once) {
 }
 END_TEST
 
+/* Moves that take turns: each finds its own rows in the scratch, or sends them again. */
+START_TEST(several_moves_at_once) {
+        enum { JOBS = 4 };
+        struct random_shape s = shape;
+        struct random_job *fast[JOBS], *reference[JOBS];
+        struct pollfd done = { .events = POLLIN };
+        struct ckv_backend *backend;
+        _Atomic uint32_t steps[JOBS] = { 0 };
+        uint32_t moved = 0;
+
+        subject.options.slice_usec = 1;
+        backend = open_backend();
+        done.fd = ops->wait_fd(backend);
+        for (uint32_t i = 0; i < JOBS; i++) {
+                s.rows = 150 + 20 * i;
+                fast[i] = random_job_new(30 + i, &s);
+                reference[i] = random_job_new(30 + i, &s);
+                ck_assert_int_eq(ckv_ref_run_plan(reference[i]->job), 0);
+                ck_assert_int_eq(ckv_ref_run_plan(fast[i]->job), 0);
+                ckv_ref_run_move(reference[i]->job);
+                fast[i]->job->steps = (struct ckv_job_steps){ .batch_rows = 8, .done = &steps[i] };
+                fast[i]->job->steps.count = ckv_steps_count(fast[i]->job, 8, UINT32_MAX);
+                fast[i]->job->stage = CKV_STAGE_MOVE;
+                fast[i]->job->fair_key = i;
+        }
+        for (uint32_t i = 0; i < JOBS; i++)
+                ops->submit(backend, fast[i]->job);
+        while (moved < JOBS) {
+                ck_assert_int_eq(poll(&done, 1, 60000), 1);
+                while (ops->reap(backend))
+                        moved++;
+        }
+        for (uint32_t i = 0; i < JOBS; i++) {
+                ck_assert_int_eq(fast[i]->job->outcome, CKV_JOB_OK);
+                ck_assert_uint_eq(steps[i], fast[i]->job->steps.count);
+                for (uint32_t m = 0; m < fast[i]->memory_count; m++)
+                        ck_assert_mem_eq(fast[i]->memory[m].bytes, reference[i]->memory[m].bytes, fast[i]->memory[m].size);
+                fast[i]->job->steps = (struct ckv_job_steps){ 0 };
+                free_both(fast[i], reference[i]);
+        }
+        (void)ops->close(backend);
+}
+END_TEST
+
+/* The walks that count chunks, and those whose last unit is cut */
+START_TEST(selected_by_the_gpu) {
+        const struct ckv_policy policies[] = {
+                { .profile = CKV_PROFILE_KVPRESS, .window = 23, .chunk = 5 },   /* the window's chunks first, one at its edge */
+                { .profile = CKV_PROFILE_KVPRESS, .window = 20, .chunk = 5 },
+                { .profile = CKV_PROFILE_KVPRESS, .scorer = CKV_SCORER_KNORM, .chunk = 7 },
+                { .profile = CKV_PROFILE_PAPER, .window = 6, .chunk = 7 },
+                { .profile = CKV_PROFILE_PAPER, .window = 6, .chunk = 7, .join = CKV_JOIN_UNION },
+                { .window = 4, .chunk = 16, .fill = CKV_FILL_BEST, .given = CKV_GIVEN_MIN_TOKENS },
+                { .window = 4, .chunk = 16, .fill = CKV_FILL_NONE, .given = CKV_GIVEN_MIN_TOKENS },
+        };
+        struct ckv_backend *backend = open_backend();
+
+        for (uint32_t i = 0; i < CKV_ARRAY_SIZE(policies); i++)
+                for (uint32_t ratio = 200000; ratio <= 800000; ratio += 300000) {
+                        struct random_shape s = shape;
+                        struct random_job *reference, *fast;
+
+                        s.asked = &policies[i];
+                        s.keep_ratio = ratio;
+                        s.layers = 1;
+                        s.no_ties = true;
+                        reference = random_job_new(40 + i, &s);
+                        fast = random_job_new(40 + i, &s);
+                        plan_both(backend, reference, fast, 40 + i);
+                        ck_assert_int_eq(fast->job->outcome, CKV_JOB_OK);
+                        ck_assert_int_eq(fast->job->groups[0].budget.kept_all, CKV_DROPPED);
+                        free_both(reference, fast);
+                }
+        (void)ops->close(backend);
+}
+END_TEST
+
 /* A table of entry points and a context of this process' own, beside the backend's */
 static void load_cuda(struct ckv_cuda *ret_cuda) {
         struct ckv_cuda_fault fault;
@@ -340,8 +417,23 @@ static void load_cuda(struct ckv_cuda *ret_cuda) {
         ck_assert_int_eq(ret_cuda->cuCtxSetCurrent(context), CUDA_SUCCESS);
 }
 
-/* Queries of every second layer in device memory: batches of one kind each, and the same rows. */
+/* Kernels that were launched, by the stand-in's log */
+static uint32_t count_launches(const char *path) {
+        FILE *log = fopen(path, "re");
+        char line[128];
+        uint32_t n = 0;
+
+        ck_assert_ptr_nonnull(log);
+        while (fgets(line, sizeof(line), log))
+                n += strstr(line, "call cuLaunchKernel") != NULL;
+        (void)fclose(log);
+        return n;
+}
+
+/* Queries of every second layer in device memory: three batches of one kind each, and the same rows. */
 START_TEST(queries_on_either_side) {
+        char log[] = "/tmp/test-cuda-scores-XXXXXX";
+        int fd = mkstemp(log);
         struct random_job *jobs[2] = { random_job_new(14, &shape), random_job_new(14, &shape) };
         struct ckv_backend *backend = open_backend();
         const struct ckv_job_queries *q = &jobs[1]->job->queries;
@@ -357,8 +449,14 @@ START_TEST(queries_on_either_side) {
                 memcpy((void *)(uintptr_t)at, layer->query, q->rows * q->row_stride);
                 layer->query = (const uint8_t *)(uintptr_t)at;
         }
+        ck_assert_int_ge(fd, 0);
+        (void)setenv("FAKECUDA_LOG", log, 1);
         plan_both(backend, jobs[0], jobs[1], 14);
         ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_OK);
+        /* lse_part, lse, weights, rows, units, select */
+        ck_assert_uint_eq(count_launches(log), 3 * 6);
+        (void)ckv_close(fd);
+        (void)unlink(log);
         (void)ops->close(backend);
         free_both(jobs[0], jobs[1]);
 }
@@ -429,7 +527,9 @@ int main(void) {
         tcase_add_test(tcase, scores_of_another_size);
         tcase_add_loop_test(tcase, mass_that_is_kept, 0, 3);
         tcase_add_loop_test(tcase, selected_by_the_host, 0, 3);
+        tcase_add_test(tcase, selected_by_the_gpu);
         tcase_add_test(tcase, several_at_once);
+        tcase_add_test(tcase, several_moves_at_once);
         tcase_add_test(tcase, queries_on_either_side);
         tcase_add_test(tcase, imports_come_back);
         srunner_run_all(runner, CK_NORMAL);
