@@ -374,3 +374,8 @@ test_cpu_nodes_LDLIBS := $(CHECK_LDLIBS)
 test_cpu_near_SOURCES := tests/test_cpu_near.c tests/support_machine.c tests/support_files.c tests/support_random.c tests/support_paths.c
 test_cpu_near_LIBS := kernels base
 test_cpu_near_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_cpu_bell
+test_cpu_bell_SOURCES := tests/test_cpu_bell.c tests/support_endless.c
+test_cpu_bell_LIBS := kernels base
+test_cpu_bell_LDFLAGS := -Wl,--wrap=write
+test_cpu_bell_LDLIBS := $(CHECK_LDLIBS)
