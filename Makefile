@@ -116,7 +116,7 @@ help:
 	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
 	@echo "make eval-quick              tasks on a real model: tables and plots in build/eval; installs torch; 15 minutes"
 	@echo "make eval                    the same with all tasks and lengths, for docs/quality.md; says first how long"
-	@echo "make bench-kvpress           the same model and prompts by kvpress and by the daemon: rows, text, time, memory"
+	@echo "make bench-kvpress   QUICK=1: the same model and prompts by kvpress and by the daemon: rows, text, time, memory"
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
 	@echo "make docs      write the generated tables into README.md and docs/"
@@ -207,7 +207,7 @@ eval:
 bench-kvpress:
 	@tools/setup kvpress
 	@$(MAKE) $(JOBS) all
-	@CHUNKKV_BUILD=$(abspath $(O)) TQDM_DISABLE=1 build/peers-venv/bin/python bench/peers/kvpress_generate.py
+	@CHUNKKV_BUILD=$(abspath $(O)) build/peers-venv/bin/python bench/peers/kvpress_generate.py $(if $(filter 1,$(QUICK)),--quick)
 
 bench-accuracy-small:
 	@tools/setup run

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The same model, prompts and method by kvpress and by the daemon: rows, text, time and memory in one table.
 
-    make bench-kvpress
+    make bench-kvpress              # five prompts of each kind, three ratios: seven minutes of CPU time
+    make bench-kvpress QUICK=1      # one of each kind, one ratio: a minute
 
 SnapKV inside ChunkKV, as kvpress has it (chunks of 20, 64 queries, pool of 5), in float32.  kvpress compresses each
 layer in its forward hook.  The daemon's side runs the same model, hands keys, values and the last 64 queries over in
@@ -27,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "clients" / "python" / "src"), str(ROOT / "tests" / "python")]
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of both sides: threads that spin slow each other down
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -68,7 +70,6 @@ def rows_of(full: torch.Tensor, some: torch.Tensor) -> list[list[int]]:
         place = {row.tobytes(): i for i, row in enumerate(whole)}
         found.append(sorted(place[row.tobytes()] for row in part))
     return found
-
 
 
 def settle() -> int:
@@ -182,7 +183,10 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--side", choices=("kvpress", "daemon"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "kvpress-generate.json")
+    parser.add_argument("--quick", action="store_true", help="one prompt of each kind, a fifth kept")
     args = parser.parse_args()
+    if args.quick:
+        args.n, args.keep = 1, [0.2]
     torch.set_num_threads(args.threads)
     path = args.model or model.default_path()
     if args.side:
@@ -200,7 +204,7 @@ def main() -> int:
     text = table(found)
     args.out.with_suffix(".md").write_text(text + "\n")
     print(f"{text}\n\n{len(PROMPTS)} kinds of {args.n} prompts, medians, {args.threads} threads; peaks are beyond the "
-          "loaded model")
+          f"loaded model; the table is in {os.path.relpath(args.out.with_suffix('.md'))}")
     same = all(sides["daemon"][what] == sides["kvpress"][what] for sides in found.values() for what in ("rows", "text"))
     return 0 if same else 1
 

