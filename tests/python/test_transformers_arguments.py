@@ -221,6 +221,12 @@ def test_caches_are_compressed_inside_their_block(daemon: Any, model: Any) -> No
         generated(model, prompt(64), 2, past_key_values=cache)
     with pytest.raises(chunkkv.Unsupported, match="this block has ended"):
         kv.compress(cache)
+    with chunkkv.Client(daemon.prefix()) as client:  # also where its client is there still
+        cache.reset()
+        with chunkkv.compress(model, keep_ratio=0.5, client=client) as kv:
+            generated(model, prompt(64), 2, past_key_values=cache)
+        with pytest.raises(chunkkv.Unsupported, match="this block has ended"):
+            kv.compress(cache)
 
 
 def test_generating_without_a_cache_is_said_once(daemon: Any, model: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -56,7 +56,8 @@ def _named(method: str, options: dict[str, Any]) -> list[Policy] | None:
 
 def _check_names(method: str, options: dict[str, Any]) -> None:
     """TypeError for an option that the method, or a Policy where it has no name, does not have."""
-    function = {HYBRID: methods.hybrid, "": Policy}.get(method) or methods.METHODS[method]
+    named: dict[str, Callable[..., Any]] = {**methods.METHODS, HYBRID: methods.hybrid, "": Policy}
+    function = named[method]
     known = [name for name, parameter in inspect.signature(function).parameters.items()
              if parameter.kind is not parameter.VAR_KEYWORD and name != "layers"]
     if method != HYBRID:
@@ -111,5 +112,5 @@ def halves_of(plan: Sequence[Policy], rows: int, budget: int) -> tuple[list[Poli
     if budget >= rows:  # all of them: halves, rounded up, may be more than a whole
         return [methods.streamingllm()], {"max_tokens": max(rows, 1)}
     recent = budget // 2
-    parts = {"heavy": -(-(budget - recent) * MILLION // rows), "recent_part": max(1, -(-recent * MILLION // rows))}
-    return [replace(policy, **parts) for policy in plan], {}
+    heavy, newest = (-(-part * MILLION // rows) for part in (budget - recent, recent))
+    return [replace(policy, heavy=heavy, recent_part=max(1, newest)) for policy in plan], {}

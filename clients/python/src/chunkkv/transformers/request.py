@@ -78,7 +78,7 @@ def _for_unit(plan: Sequence[Policy], store: Store, unit: Unit) -> list[Policy]:
     if len(unit.layers) < len(store.layers):
         number = unit.layers[0].number
         in_force = [policy for policy in plan if (policy.layer_first or 0) <= number] or list(plan[:1])
-        return [replace(in_force[-1], layer_first=None)]
+        return [replace(in_force[-1], layer_first=0)]
     base = unit.sequence * store.stride
     return [replace(policy, layer_first=policy.layer_first + base) if policy.layer_first else policy
             for policy in plan]
