@@ -203,6 +203,7 @@ def test_tables_and_plots() -> None:
     assert "| `snapkv` | 50 ±17 / 75.0 | 50 ±17 / 75.0 | 0.60, 0.60 |" in text
     assert "| `chunkkv` - `snapkv` | +50.0 ±16.7, +25.0 ±8.3 |" in text
     assert "+0.000 ±0.000 / 0.200" in text
+    assert "| `chunkkv` - `snapkv` | +0.000 ±0.000 | +0.000 ±0.000 |" in text  # of nats
     found = plots.pictures(records)
     assert {"curves-number-512", "heat-number-10pc", "jaccard-perplexity-512", "attention-error-perplexity-1024",
             "loss-perplexity-512"} <= set(found)

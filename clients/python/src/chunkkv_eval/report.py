@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .methods import MIXES
 from .results import Cell, Record, by_cell, mean_and_error, paired
 
 Group = tuple[str, int, str]
@@ -46,17 +47,25 @@ def table(task: str, cells: dict[Cell, list[Record]]) -> str:
     return "\n".join(lines)
 
 
-def differences(cells: dict[Cell, list[Record]], pairs: Sequence[tuple[str, str]]) -> str:
-    """Paired differences: exact and token accuracy, in points ± standard error."""
+def _shift(task: str, one: Sequence[Record], other: Sequence[Record]) -> str:
+    if task == "perplexity":
+        mean, error, _ = paired(one, other, "nll")
+        return f"{mean:+.3f} ±{error:.3f}"
+    found = [paired(one, other, value) for value in ("exact", "token_accuracy")]
+    return ", ".join(f"{100 * mean:+.1f} ±{100 * error:.1f}" for mean, error, _ in found)
+
+
+def differences(task: str, cells: dict[Cell, list[Record]], pairs: Sequence[tuple[str, str]]) -> str:
+    """Paired differences ± standard error: exact and token accuracy in points, or nats of plain text."""
     budgets = list(dict.fromkeys(cell.budget for cell in cells if cell.method != "full"))
     place = {(cell.method, cell.budget): own for cell, own in cells.items()}
-    lines = ["| exact, token accuracy | " + " | ".join(budgets) + " |", "|---" * (len(budgets) + 1) + "|"]
+    what = "nats, lower is better" if task == "perplexity" else "exact, token accuracy"
+    lines = [f"| {what} | " + " | ".join(budgets) + " |", "|---" * (len(budgets) + 1) + "|"]
     for one, other in pairs:
         words = []
         for budget in budgets:
             a, b = place.get((one, budget)), place.get((other, budget))
-            found = [paired(a, b, value) for value in ("exact", "token_accuracy")] if a and b else []
-            words.append(", ".join(f"{100 * mean:+.1f} ±{100 * error:.1f}" for mean, error, _ in found))
+            words.append(_shift(task, a, b) if a and b else "")
         if any(words):
             lines.append(f"| `{one}` - `{other}` | " + " | ".join(words) + " |")
     return "\n".join(lines) if len(lines) > 2 else ""
@@ -64,6 +73,8 @@ def differences(cells: dict[Cell, list[Record]], pairs: Sequence[tuple[str, str]
 
 PAIRS = (("chunkkv", "snapkv"), ("chunkkv-reuse2", "chunkkv"), ("hybrid", "chunkkv"), ("vote", "snapkv-max"),
          ("vote", "default"), ("vote-each", "vote"), ("vote-leak", "vote"))
+PLAIN_PAIRS = (*((name, "snapkv-max") for name in ("vote", "vote-each", *MIXES)), ("vote", "snapkv"),
+               ("chunkkv", "snapkv"), ("vote", "default"), ("vote", "streamingllm"))
 
 
 def tables(records: Iterable[Record]) -> str:
@@ -79,6 +90,7 @@ def tables(records: Iterable[Record]) -> str:
         out.append(f"**{task}, {context} tokens, question {question}**: {what}; n = {', '.join(map(str, n))}; "
                    f"{length:.0f} rows on average; {', '.join(sorted({r.run for r in first}))}\n\n"
                    f"{table(task, cells)}\n")
-        if task != "perplexity" and (text := differences(cells, PAIRS)):
-            out.append(f"Paired differences, points ± standard error:\n\n{text}\n")
+        unit, pairs = ("nats", PLAIN_PAIRS) if task == "perplexity" else ("points", PAIRS)
+        if text := differences(task, cells, pairs):
+            out.append(f"Paired differences, {unit} ± standard error:\n\n{text}\n")
     return "\n".join(out)
