@@ -71,7 +71,10 @@ test_window_LIBS := base
 test_window_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # the CPU backend, and the suite that every backend passes
-TESTS += test_cpu_score test_cpu_scheme test_backend_cpu test_conformance
+TESTS += test_cpu_score test_cpu_scheme test_cpu_parts test_backend_cpu test_conformance
+test_cpu_parts_SOURCES := tests/test_cpu_parts.c tests/support_random.c
+test_cpu_parts_LIBS := kernels base
+test_cpu_parts_LDLIBS := $(CHECK_LDLIBS)
 test_cpu_scheme_SOURCES := tests/test_cpu_scheme.c tests/support_random.c tests/support_paths.c
 test_cpu_scheme_LIBS := kernels base
 test_cpu_scheme_LDLIBS := $(CHECK_LDLIBS)

@@ -272,6 +272,60 @@ START_TEST(bits_same_for_threads_and_slices) {
 }
 END_TEST
 
+/* The segments that a window kernel was given, in their order */
+static struct ckv_cpu_window_segment walked[1000];
+static uint32_t walked_count;
+static const struct ckv_cpu_window_kernel *walker;
+
+static void walk(const struct ckv_cpu_window_segment *segment, const struct ckv_cpu_window_map *map, float *ret_columns,
+                 float *ret_total) {
+        ck_assert_uint_lt(walked_count, CKV_ARRAY_SIZE(walked));
+        walked[walked_count++] = *segment;
+        walker->units(segment, map, ret_columns, ret_total);
+}
+
+/* Few queries: an item is many segments, and each names the one that comes next, so that its rows can be fetched. */
+START_TEST(segments_name_the_next) {
+        struct ckv_cpu_path path = *paths_widest();
+        struct ckv_policy asked = { .window = 8 };
+        struct random_shape shape = { .groups = 1, .layers = 1, .rows = 3000, .kv_heads = 2, .per_group = 2, .dims = 64,
+                                      .dtype = CKV_DTYPE_BF16, .contiguous = true, .asked = &asked };
+        struct random_job *random = random_job_new(5, &shape);
+        struct ckv_cpu_window_kernel kernel;
+        struct ckv_cpu_choice *choice;
+        struct ckv_cpu_pool *pool;
+        struct ckv_cpu_score *score;
+        uint32_t named = 0;
+
+        if (path.window) {
+                walker = path.window;
+                kernel = *walker;
+                kernel.units = walk;
+                path.window = &kernel;
+                ck_assert_int_eq(ckv__cpu_choice_of(&path, 1, path.name, &choice), 0);
+                ck_assert_int_eq(ckv__cpu_pool_new(1, &pool), 0);
+                ck_assert_int_eq(ckv__cpu_score_new(random->job, &random->job->groups[0], &score), 0);
+                ckv__cpu_score_begin(score, &random->job->groups[0].layers[0]);
+                walked_count = 0;
+                while (!ckv__cpu_score_step(score, pool, choice, UINT64_MAX))
+                        ;
+                for (uint32_t i = 0; i + 1 < walked_count; i++)
+                        if (walked[i].next_rows > 0) {
+                                named++;
+                                ck_assert_uint_eq(walked[i].next_head, walked[i + 1].head);
+                                ck_assert_uint_eq(walked[i].next_first, walked[i + 1].first);
+                                ck_assert_uint_eq(walked[i].next_rows, walked[i + 1].rows);
+                        }
+                ck_assert_uint_gt(walked_count, 20);
+                ck_assert_uint_gt(named, walked_count / 2);
+                (void)ckv__cpu_score_free(score);
+                (void)ckv__cpu_pool_free(pool);
+                (void)ckv__cpu_choice_free(choice);
+        }
+        (void)random_job_free(random);
+}
+END_TEST
+
 /* Small logits first and a very large one later: the reference is of no use, and the general kernel takes the layer. */
 START_TEST(references_too_low) {
         const struct ckv_cpu_path *paths[PATHS_AT_MOST];
@@ -311,6 +365,7 @@ int main(void) {
         tcase_add_test(tcase, table_of_the_rest);
         tcase_add_test(tcase, units_within_r31);
         tcase_add_test(tcase, bits_same_for_threads_and_slices);
+        tcase_add_test(tcase, segments_name_the_next);
         tcase_add_test(tcase, references_too_low);
         suite_add_tcase(suite, tcase);
         srunner_run_all(runner, CK_ENV);

@@ -201,8 +201,8 @@ static double *score_cpu(const struct trial *trial, const struct ckv_cpu_path *p
         return rows;
 }
 
-static void compare(const struct way *way, uint64_t seed, const struct ckv_cpu_path *path) {
-        struct trial trial = trial_new(way, seed, (struct random_shape){ 0 });
+static void compare(const struct way *way, uint64_t seed, const struct ckv_cpu_path *path, struct random_shape shape) {
+        struct trial trial = trial_new(way, seed, shape);
         uint32_t given = trial.group->policy.given, steps;
         double *slow = score_reference(&trial), *whole = NULL;
         double *fast = score_cpu(&trial, path, 1 + (uint32_t)(seed % 3), 500, &steps);
@@ -226,7 +226,27 @@ START_TEST(within_r31) {
         uint32_t n = paths_list(paths);
 
         for (uint64_t seed = 0; seed < 24; seed++)
-                compare(&ways[_i], seed, paths[seed % n]);
+                compare(&ways[_i], seed, paths[seed % n], (struct random_shape){ 0 });
+}
+END_TEST
+
+/* Scorers of keys on rows as engines have them, which are read where they lie: each type, whole vectors and others, each path */
+START_TEST(keys_in_place) {
+        static const enum ckv_dtype dtypes[] = { CKV_DTYPE_BF16, CKV_DTYPE_F16, CKV_DTYPE_F32 };
+        static const uint32_t dims[] = { 128, 24, 8, 80, 63 };
+        const struct ckv_cpu_path *paths[PATHS_AT_MOST];
+        uint32_t n = paths_list(paths);
+
+        for (uint64_t seed = 0; seed < 15; seed++) {
+                struct random_shape shape = { .rows = 300 + (uint32_t)seed, .dims = dims[seed % 5], .dtype = dtypes[seed % 3],
+                                              .kv_heads = 1 + (uint32_t)seed % 10, .per_group = 1, .contiguous = true };
+
+                for (size_t i = 0; i < CKV_ARRAY_SIZE(ways); i++)
+                        for (uint32_t path = 0; path < n && (ways[i].policy.scorer == CKV_SCORER_KNORM ||
+                                                             ways[i].policy.scorer == CKV_SCORER_KEYDIFF ||
+                                                             ways[i].policy.scorer == CKV_SCORER_VK_RATIO); path++)
+                                compare(&ways[i], seed, paths[path], shape);
+        }
 }
 END_TEST
 
@@ -383,6 +403,7 @@ int main(void) {
         suite_add_tcase(suite, tcase);
         tcase_set_timeout(tcase, 300);
         tcase_add_loop_test(tcase, within_r31, 0, (int)CKV_ARRAY_SIZE(ways));
+        tcase_add_test(tcase, keys_in_place);
         tcase_add_loop_test(tcase, bits_same_for_threads_slices_tables, 0, (int)CKV_ARRAY_SIZE(ways));
         tcase_add_test(tcase, nan_reaches_what_it_must);
         tcase_add_test(tcase, long_windows);
