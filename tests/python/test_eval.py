@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -299,6 +300,17 @@ def test_a_run_that_is_stopped_says_how_it_goes_on(tmp_path: Path, capsys: pytes
         line = fails(["--json", str(tmp_path / f"{number}.json")], capsys)
         assert f"1 answers are in {tmp_path}/{number}.answers.jsonl" in line
         assert len(results.Store(tmp_path / f"{number}.answers.jsonl").records) == 1
+
+
+def test_the_commands_of_the_document_are_understood() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "quality.md").read_text().replace("\\\n", " ")
+    variables = dict(re.findall(r"^    ([A-Z]+)=(\S+)$", text, re.MULTILINE))
+    commands = re.findall(r"(?:^    |`)chunkkv-eval (-.*?)(?:`|$)", text, re.MULTILINE)
+    assert len(commands) > 8
+    for command in commands:
+        words = [variables[word[1:]] if word.startswith("$") else word for word in command.split()]
+        args = cli.parser().parse_args(words)
+        assert args.suite or args.method != methods.METHODS
 
 
 def test_it_is_a_module_that_runs() -> None:
