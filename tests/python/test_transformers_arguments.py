@@ -266,8 +266,9 @@ def test_models_that_are_refused_before_they_run(model: Any) -> None:
     t5 = transformers.T5ForConditionalGeneration(transformers.T5Config(
         vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4))
     bloom = small("Bloom", vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
-    for other, words in ((torch.nn.Linear(2, 2), "takes no cache"), (t5, "an encoder with a decoder"),
-                         (bloom, "computes attention by itself"),
+    for other, words in ((torch.nn.Linear(2, 2), "takes no cache"),
+                         (torch.compile(model), "a compiled model's is its ._orig_mod"),
+                         (t5, "an encoder with a decoder"), (bloom, "computes attention by itself"),
                          (tiny("Mistral", sliding_window=16), "nothing to compress: .*DynamicSlidingWindowLayer"),
                          (tiny("Llama").double(), "float64"),
                          (_with_a_weight_elsewhere(), "model is on (cuda|xla).*on the CPU only so far")):

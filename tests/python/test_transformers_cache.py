@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -229,6 +231,18 @@ def test_caches_that_are_refused(endpoint: str, model: Any) -> None:
     with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint), \
             pytest.raises(chunkkv.Unsupported, match="QuantizedCache cannot be compressed: its rows are integers"):
         generated(model, ids, 2, past_key_values=quantized)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_cache_in_shared_memory_is_not_copied(endpoint: str, model: Any, make: Any) -> None:
+    cache = ChunkKVCache(model.config)
+    with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint):
+        generated(model, prompt(64), 2, past_key_values=cache)
+    with pytest.raises(chunkkv.Unsupported, match="neither copied nor pickled"):
+        make(cache.layers[1])
+    if make is not copy.copy:  # which would copy the list of layers, and no layer
+        with pytest.raises(chunkkv.Unsupported, match="neither copied nor pickled"):
+            make(cache)
 
 
 def test_errors_of_the_daemon_leave_the_rows(endpoint: str, model: Any) -> None:

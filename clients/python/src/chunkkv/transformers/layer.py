@@ -117,6 +117,11 @@ class ChunkKVLayer(DynamicLayer):
         """Refused: it is in the memory of the CPU already."""
         raise Unsupported("an offloaded cache does not go together with compression")
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Refused: the memory is shared with the daemon, once."""
+        raise Unsupported("a cache in shared memory can be neither copied nor pickled: go on with it, or give the "
+                          "prompt again")
+
     @staticmethod
     def _refuse_assignment(value: torch.Tensor | None) -> None:
         if value is not None:

@@ -30,7 +30,8 @@ def check_model(model: Any) -> str:
     names = inspect.signature(model.forward).parameters
     name = next((name for name in CACHE_NAMES if name in names), "")
     if not name or not hasattr(model, "config"):
-        raise Unsupported(f"a {kind} takes no cache: give the causal language model itself")
+        inner = "; a compiled model's is its ._orig_mod" if hasattr(model, "_orig_mod") else ""
+        raise Unsupported(f"a {kind} takes no cache: give the causal language model itself{inner}")
     if getattr(model.config, "is_encoder_decoder", False):
         raise Unsupported(f"a {kind} is an encoder with a decoder, whose two caches cannot be compressed")
     if not getattr(model, "_supports_default_dynamic_cache", lambda: True)():
