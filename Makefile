@@ -96,7 +96,7 @@ include tests/emu/sources.mk
 
 -include $(OBJECTS:.o=.d)
 
-.PHONY: help all check-programs demo demo-cuda check unit fuzz lint docs methods install install-units clean bench-peers-indices \
+.PHONY: help all check-programs demo demo-cuda check check-cuda unit fuzz lint docs methods install install-units clean bench-peers-indices \
         soak reliability-report bench-accuracy-small bench-random-problems bench bench-peers bench-report eval eval-quick \
         bench-kvpress
 help:
@@ -104,6 +104,7 @@ help:
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make demo-cuda the same in the memory of a GPU; DRIVER=gpu|stand-in, the latter where there is no GPU"
 	@echo "make check     every test: installs what is missing"
+	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
@@ -153,6 +154,15 @@ check:
 	@tools/setup check
 	@$(MAKE) $(JOBS) check-programs
 	@tests/run-check $(O) $(TESTS)
+
+# a daemon that serves a GPU, end to end, on the stand-in for the driver: part of make check as well
+CUDA_TESTS = $(filter test_cuda_% test_fake_cuda test_client_export,$(TESTS))
+check-cuda:
+	@tools/setup check
+	@$(MAKE) $(JOBS) all $(patsubst %,$(O)/%,$(CUDA_TESTS) chunkkvd-standin fake/libcuda.so.1)
+	@tests/run-unit $(O) $(CUDA_TESTS)
+	@CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src build/venv/bin/python -m pytest -q --tb=short \
+	    -p no:cacheprovider tests/python/test_cuda_*.py
 
 unit: check-programs
 	@tests/run-unit $(O) $(TESTS) $(wildcard tests/test_*.sh)

@@ -115,6 +115,9 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
 
         (void)source;
         (void)usec;
+        /* the process ends by itself, and not with success */
+        if (lifecycle->daemon->device_end)
+                return 0;
         return lifecycle->daemon->draining ? look_draining(lifecycle) : look_starting(lifecycle);
 }
 

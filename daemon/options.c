@@ -211,10 +211,6 @@ static int text_set(struct ckv_options *options, const struct spec *spec, const 
         return 0;
 }
 
-bool ckv_options_cuda(const struct ckv_options *options) {
-        return strcmp(options->backend, "cuda") == 0;
-}
-
 bool ckv_option_name_equal(const char *item, const char *name, size_t length) {
         return strcspn(item, ":") == length && memcmp(item, name, length) == 0;
 }

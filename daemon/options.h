@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { CKV_OPTIONS_NAMES_MAX = 64 };
 
@@ -43,7 +44,9 @@ enum {
 };
 
 /* ckv_options_cuda() - is a GPU to be served? */
-bool ckv_options_cuda(const struct ckv_options *options);
+static inline bool ckv_options_cuda(const struct ckv_options *options) {
+        return strcmp(options->backend, "cuda") == 0;
+}
 
 /* ckv_option_name_equal() - is @name, [length] characters, the NAME of an item? */
 bool ckv_option_name_equal(const char *item, const char *name, size_t length);

@@ -21,6 +21,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -43,6 +44,7 @@ static void setup(void) {
         options.sandbox = 1;
         options.runtime_dir = dir;
         options.gate = "/bin/true";
+        options.backend = "cpu";
 }
 
 static void teardown(void) {
@@ -265,6 +267,31 @@ START_TEST(forbidden_call_is_refused_in_the_core) {
 }
 END_TEST
 
+/* What the NVIDIA driver needs is allowed where one is served, and there alone. */
+static int driver_calls(int cuda) {
+        static char page[4096];
+        int error = cuda ? 0 : EPERM;
+
+        options.backend = cuda ? "cuda" : "cpu";
+        if (ckv_sandbox_enter(&options))
+                return 1;
+        if ((ioctl(STDIN_FILENO, FIONREAD, page) < 0 && errno == EPERM) != !cuda)
+                return 2;
+        if ((mlock(page, sizeof(page)) < 0 ? errno : 0) != error && !cuda)
+                return 3;
+        if (!refused(socket(AF_INET, SOCK_STREAM, 0), EPERM) || !refused(open("/dev/zero", O_RDWR), EACCES))
+                return 4;
+        return SURVIVED;
+}
+
+START_TEST(calls_of_a_driver_with_a_gpu_only) {
+        int status = in_child(driver_calls, _i);
+
+        if (landlock_there())
+                ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == SURVIVED, "status %x", (unsigned)status);
+}
+END_TEST
+
 static int spawn(const char *path) {
         char name[] = "x", *argv[] = { name, NULL }, *environment[] = { NULL };
         int status, r;
@@ -391,6 +418,7 @@ int main(void) {
         tcase_add_test(tcase, failed_assertion_is_a_sigabrt);
         tcase_add_test(tcase, gate_opens_no_file_even_without_its_filter);
         tcase_add_test(tcase, forbidden_call_is_refused_in_the_core);
+        tcase_add_loop_test(tcase, calls_of_a_driver_with_a_gpu_only, 0, 2);
         tcase_add_test(tcase, files_of_the_core);
         tcase_add_test(tcase, what_the_core_needs_still_works);
         tcase_add_test(tcase, off_is_off);

@@ -10,7 +10,7 @@
  *
  * Faults come from the environment, which is looked at in each call:
  *
- *   FAKECUDA_FAIL=name:n:code,..  the n-th call of an entry point returns code; n = 0: every call
+ *   FAKECUDA_FAIL=name:n:code,..  the n-th call of an entry point returns code; n = 0: every call; a name may come again
  *   FAKECUDA_DELAY=name:usec,..   each call of it first sleeps
  *   FAKECUDA_HANG=name:n,..       the n-th call of it never returns; "kernel": the n-th kernel never ends
  *   FAKECUDA_FAULT=n:code         the n-th kernel fails as it runs; from then on every call returns code

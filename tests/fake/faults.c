@@ -60,17 +60,33 @@ static void maybe_hang(const char *name, uint32_t call) {
                         (void)pause();
 }
 
+/* Entries of FAKECUDA_FAIL: the first that is for this call. */
+static CUresult told_to_fail(const char *name, uint32_t call) {
+        const char *at = getenv("FAKECUDA_FAIL");
+        size_t length = strlen(name);
+
+        while (at) {
+                unsigned int nth;
+                int code;
+
+                if (strncmp(at, name, length) == 0 && sscanf(at + length, ":%u:%d", &nth, &code) == 2 && (nth == 0 || nth == call))
+                        return code;
+                at = strchr(at, ',');
+                at = at ? at + 1 : NULL;
+        }
+        return CUDA_SUCCESS;
+}
+
 CUresult ckv_fake_begin(const char *name, bool needs_context, _Atomic uint32_t *calls) {
         uint32_t call = atomic_fetch_add(calls, 1) + 1;
-        const char *entry = ckv_fake_entry("FAKECUDA_FAIL", name);
-        unsigned int nth;
-        int code;
+        CUresult told;
 
         ckv_fake_log("call", name);
         maybe_sleep(name);
         maybe_hang(name, call);
-        if (entry && sscanf(entry, "%u:%d", &nth, &code) == 2 && (nth == 0 || nth == call))
-                return code;
+        told = told_to_fail(name, call);
+        if (told != CUDA_SUCCESS)
+                return told;
         if (atomic_load(&sticky))
                 return atomic_load(&sticky);
         if (!atomic_load(&started))

@@ -23,7 +23,7 @@ class ChunkkvError(Exception):
         retry_after_ms: 0 = do not repeat unchanged.
         driver_code: CUDA driver error or -errno behind it; 0 = none.
         slot: with QUOTA, the budget that is used up.
-        request_id: with CoreDied of a request that writes, its id, for `Client.repair()`; else 0.
+        request_id: with CoreDied or DeviceError of a request that writes, its id, for `Client.repair()`; else 0.
     """
 
     def __init__(self, detail: str, *, code: Code | None = None, radius: Radius = Radius.REQUEST,

@@ -155,6 +155,8 @@ def _await(link: Link, writing: Writing, pending: Pending, target: int) -> Answe
     except ChunkkvError as error:
         if writing.torn and error.cache == CacheState.CLEAN:  # the repair did nothing
             error.cache = CacheState.TORN_REPAIRABLE
+        if error.cache == CacheState.TORN_REPAIRABLE:  # the daemon is about to die: its device was lost in the move
+            writing.torn, error.request_id = True, writing.request_id
         if error.cache not in (CacheState.PENDING, CacheState.TORN_REPAIRABLE) and not isinstance(error, SessionLost):
             _end(link, writing)
         raise

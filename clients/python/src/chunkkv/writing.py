@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from .answer import Answer, Outcome
 from .control import ControlPage, Ticket
+from .cuda import DeviceMemory
 from .errors import CoreDied
 from .exchange import Exchange
 from .forward import NotRepairable, check_sets, read_sets, roll_forward
@@ -69,7 +70,7 @@ class Writing:
             sets = read_sets(slot)
             check_sets(sets, self.exchange.cache.layout, self.exchange.jobs)
             if slot.phase == Phase.COMMITTING:
-                if not may_move and slot.steps:
+                if slot.steps and not (may_move and self._within_reach()):
                     raise self._died("it died in the move, which repair() can finish", CacheState.TORN_REPAIRABLE)
                 roll_forward(slot, sets, self.exchange.cache.layout, self.exchange.jobs,
                              lambda done: self.page.count_step(self.ticket, done))
@@ -86,6 +87,10 @@ class Writing:
             answer = self.exchange.answer_of_sets(self.request_id, self.generation, sets)
         return replace(answer, phase=Phase.DONE, cache=CacheState.COMMITTED, held=None,
                        repaired=slot.phase == Phase.COMMITTING)
+
+    def _within_reach(self) -> bool:
+        """Can this process move rows?  Those on a device only the next daemon can."""
+        return not any(isinstance(plane.region.memory, DeviceMemory) for plane in self.exchange.cache.layout.planes)
 
     def outcome_after_death(self, *, may_move: bool) -> Outcome:
         """The same for one that nobody waits for now."""
