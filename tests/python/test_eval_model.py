@@ -29,6 +29,16 @@ from chunkkv_eval import cli, model, results  # noqa: E402
 SECONDS = 300.0
 
 
+def test_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no config\.json in it"):
+        model.Model(tmp_path)
+    with pytest.raises(ValueError, match="neither a directory nor a file"):
+        model.Model(tmp_path / "none")
+    (tmp_path / "x.gguf").write_text("no model")
+    with pytest.raises((ValueError, OSError), match=r"x\.gguf"):
+        model.Model(tmp_path / "x.gguf")
+
+
 def test_a_replay_on_all_rows_is_the_full_pass() -> None:
     language = model.Model(model.default_path(), "float32")
     tokens = language.encode("The grass is green and the river runs slowly past the old mill. " * 8)

@@ -149,6 +149,8 @@ class Model:
             where |= {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
         elif not path.is_dir():
             raise ValueError(f"{path}: neither a directory nor a file")
+        elif not (path / "config.json").is_file():
+            raise ValueError(f"{path}: no config.json in it, as Transformers' save_pretrained() writes it")
         self.name, self.dtype = path.stem if path.is_file() else path.name, dtype
         self.tokenizer = AutoTokenizer.from_pretrained(**where)
         self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=TYPES[dtype], attn_implementation=NAME).eval()
