@@ -58,7 +58,7 @@ struct ckv_mapped {
 bool ckv_mapped_get(struct ckv_session *session, int fd, const struct ckv_memfd_info *info, const struct ckv_record_region *body,
                     bool writable, struct ckv_record_status *ret_status, struct ckv_mapped **ret_mapped, bool *ret_shared);
 
-/* ckv_mapped_new_imported() - for one region of device memory, which is opened later; takes it once that is put. Return: NULL: no memory. */
+/* ckv_mapped_new_imported() - for one region of device memory, opened later; whoever puts it closes that. Return: NULL: no memory. */
 struct ckv_mapped *ckv_mapped_new_imported(struct ckv_daemon *daemon, struct ckv_imported *imported);
 
 /* ckv_mapped_lost() - were pages lost, while they were used (base/guard.h) or by now? Once lost, lost for good. */

@@ -25,7 +25,8 @@
 
 /* Capability numbers of chunkkv.proto that this build has. */
 enum {
-        CAP_CUDA_IPC = 1, CAP_CUDA_VMM = 2, CAP_MEMFD = 3, CAP_POSIX_SHM = 4, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6, CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
+        CAP_CUDA_IPC = 1, CAP_CUDA_VMM = 2, CAP_MEMFD = 3, CAP_POSIX_SHM = 4, CAP_CONTROL_PAGE = 5, CAP_HOLD = 6,
+        CAP_COPY_OUT = 7, CAP_REPAIR = 8, CAP_TABLE_IN_REGION = 9,
         CAP_REPLY_IN_REGION = 10, CAP_SCORES = 11, CAP_LSE = 12, CAP_TIMELINE = 13,
 };
 

@@ -78,7 +78,8 @@ static size_t append_number(char *text, size_t size, size_t used, uint64_t numbe
 /* append_half_uuid() - eight bytes as a UUID begins: "6a1b2c3d-4e5f-6071" */
 static size_t append_half_uuid(char *text, size_t size, size_t used, uint64_t half) {
         char digits[24];
-        int n = snprintf(digits, sizeof(digits), "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64, half >> 32, half >> 16 & 0xffff, half & 0xffff);
+        int n = snprintf(digits, sizeof(digits), "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64, half >> 32, half >> 16 & 0xffff,
+                         half & 0xffff);
 
         return append(text, size, used, digits, (size_t)n);
 }
