@@ -50,7 +50,8 @@ bool ckv_plan_failed(const struct ckv_request *request, struct ckv_record_status
         case CKV_JOB_BAD_LSE:
                 return !ckv_refuse(ret_status, CKV_CODE_BAD_LSE, CKV_F_QUERIES_LSE, CKV_D_BAD_LSE, job->fail_layer, job->fail_unit, 0);
         case CKV_JOB_NOT_ON_DEVICE:
-                return !ckv_refuse_at(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_NONE, index, 0, CKV_D_NOT_ON_DEVICE, 0, 0, 0);
+                return !ckv_refuse_at(ret_status, CKV_CODE_UNSUPPORTED, CKV_F_NONE, index, 0,
+                                      job->fail_need > 0 ? CKV_D_DEVICE_SCRATCH : CKV_D_NOT_ON_DEVICE, job->fail_need, 0, 0);
         case CKV_JOB_DEVICE_FAILED:
                 ckv_refuse(ret_status, CKV_CODE_INTERNAL, CKV_F_NONE, CKV_D_DEVICE_FAILED, (uint32_t)job->fail_code, 0, 0);
                 ret_status->driver_code = job->fail_code;

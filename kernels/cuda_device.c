@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t scratch_default = UINT64_C(256) << 20, scratch_least = UINT64_C(32) << 20;
+static const uint64_t scratch_default = UINT64_C(256) << 20, scratch_least = UINT64_C(16) << 20;
 
 bool ckv__cuda_said(struct ckv_cuda_device *device, const char *call, CUresult code) {
         if (code == CUDA_SUCCESS)

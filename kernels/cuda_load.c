@@ -46,7 +46,8 @@ static uint64_t bytes_of(const struct ckv_job_group *group, uint64_t first, uint
                ckv__cuda_rounded(sets * sizeof(struct ckv_k_batch));
 }
 
-/* As many parts from @first on as fit into @bytes; one always does (scratch has 32 MiB at least). */
+/* As many parts from @first on as fit into @bytes; one always does: 2^20 slots twice and 2^19 runs are 14 MiB, and the
+ * scratch has 16 at least. */
 static uint64_t parts_that_fit(const struct ckv_job_group *group, uint64_t first, uint64_t bytes) {
         uint64_t low = first + 1, high = ckv__cuda_load_parts(group);
 

@@ -64,6 +64,7 @@ static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now
         } else if (!ckv__cuda_can_move(job, &job->fail_group)) {
                 job->outcome = CKV_JOB_NOT_ON_DEVICE;
                 job->fail_field = CKV_FIELD_NONE;
+                job->fail_need = 0;
         } else {
                 job->backend_state = ckv__cuda_move_new(job);
                 /* the decision to move has been made: a few kB will be there in a moment */

@@ -95,7 +95,7 @@ START_TEST(open_says_why) {
                 { "X", "", { .device = "7" }, -ENODEV, "there is no GPU 7" },
                 { "X", "", { .device = "GPU-00000000-0000-0000-0000-000000000000" }, -ENODEV, "none of the 1 GPUs" },
                 { "X", "", { .device = "first" }, -ENODEV, "no index and no UUID" },
-                { "X", "", { .scratch_bytes = 1 << 20 }, -EINVAL, "at least 32 MiB" },
+                { "X", "", { .scratch_bytes = 1 << 20 }, -EINVAL, "at least 16 MiB" },
                 { "FAKECUDA_VERSION", "12080", { 0 }, -EOPNOTSUPP, "update the driver" },
                 { "FAKECUDA_ATTR", "20:2", { 0 }, -ENODEV, "compute mode is prohibited" },
                 { "FAKECUDA_FAIL", "cuInit:0:100", { 0 }, -EIO, "no GPU is visible" },
