@@ -49,7 +49,8 @@ static void problem_init(struct problem *p, struct dice *dice) {
         struct ckv_policy *policy = &p->group.policy;
         uint32_t rows = 1 + dice_roll(dice, ROWS_MAX);
 
-        *p = (struct problem){ .group.selection.rows = rows, .domain = rows - dice_roll(dice, rows), .segment_rows = 1 + dice_roll(dice, 150) };
+        *p = (struct problem){ .group.selection.rows = rows, .domain = rows - dice_roll(dice, rows),
+                               .segment_rows = 1 + dice_roll(dice, 150) };
         *policy = (struct ckv_policy){
                 .pool = dice_roll(dice, 4) ? CKV_POOL_AVG : CKV_POOL_NONE, .pool_size = 1 + 2 * dice_roll(dice, 16),
                 .norm = CKV_NORM_SUM + dice_roll(dice, 3), .heads = dice_roll(dice, 2) ? CKV_HEADS_SUM : CKV_HEADS_EACH,
@@ -159,24 +160,25 @@ START_TEST(scores_by_definition) {
                                                 sums[(size_t)map.parts[e].column * STRIDE + n] += weight * map.parts[e].part;
                                 }
                         }
-                        /* in two stretches */
-                        ckv__cpu_parts_reduce(parts, h, queries, inverse, 0, parts->columns / 2, parts->heads + (size_t)h * parts->columns);
-                        ckv__cpu_parts_reduce(parts, h, queries, inverse, parts->columns / 2, parts->columns,
-                                              parts->heads + (size_t)h * parts->columns);
+                        for (uint32_t half = 0; half < 2; half++)
+                                ckv__cpu_parts_reduce(parts, h, queries, inverse, half ? parts->columns / 2 : 0,
+                                                      half ? parts->columns : parts->columns / 2,
+                                                      parts->heads + (size_t)h * parts->columns);
                 }
                 ckv__cpu_parts_form(parts, &p.group, &p.units, votes);
                 for (uint32_t g = 0; g < ckv_score_heads(&p.group); g++)
                         for (uint32_t u = 0; u < p.units.count; u++) {
                                 double want = 0, got = (double)parts->scores[(size_t)g * p.units.count + u];
 
-                                for (uint32_t h = 0; h < heads; h++)
-                                        for (uint32_t i = 0; (h == g || ckv_score_heads(&p.group) == 1) && i < p.group.selection.rows; i++)
-                                                want += share(&p, i, u) * rows[(size_t)h * ROWS_MAX + i];
+                                for (uint32_t i = 0; i < p.group.selection.rows; i++)
+                                        for (uint32_t h = 0; h < heads; h++)
+                                                if (h == g || ckv_score_heads(&p.group) == 1)
+                                                        want += share(&p, i, u) * rows[(size_t)h * ROWS_MAX + i];
                                 want /= p.group.policy.norm == CKV_NORM_MEAN ? votes : 1;
                                 want /= p.group.policy.group_heads == CKV_GROUP_MEAN ? per_group : 1;
                                 want /= p.group.policy.unit_reduce == CKV_UNIT_MEAN ? p.size[u] : 1;
-                                ck_assert_msg(fabs(got - want) <= 1e-5 * want + 1e-9, "problem %u, head %u, unit %u: %g instead of %g",
-                                              (unsigned)seed, g, u, got, want);
+                                ck_assert_msg(fabs(got - want) <= 1e-5 * want + 1e-9,
+                                              "problem %u, head %u, unit %u: %g instead of %g", (unsigned)seed, g, u, got, want);
                         }
                 free(rows);
                 (void)ckv__cpu_parts_free(parts);
