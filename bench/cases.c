@@ -2,7 +2,7 @@
  * The large table has three models in two profiles; Mistral-7B is, one layer of
  * it, Llama-3-8B (32 query heads, 8 KV heads of 128) and shares its rows.  All
  * else is measured for Llama-3-8B, where it is one of its kind: options that
- * need the scores of rows, scorers without queries, other types of number,
+ * need the scores of rows, what callers may bring, scorers without queries, types,
  * layouts, head sizes, groups, windows and chunks, and what leaves the fast
  * path.
  */
@@ -38,6 +38,7 @@ const struct bench_case bench_cases[] = {
         USUAL("heads each", .heads = CKV_HEADS_EACH),
         USUAL("raw_qk", .scorer = CKV_SCORER_RAW_QK),
         USUAL("softcap 30", .softcap = 30),
+        { LLAMA, .what = "log-sum-exp given", .profile = "default", LLAMA_SHAPE, VOTES(32, 10), BF16, .lse = true },
         USUAL("knorm", .scorer = CKV_SCORER_KNORM),
         USUAL("keydiff", .scorer = CKV_SCORER_KEYDIFF),
         SHAPED("window 64", LLAMA_SHAPE, VOTES(64, 10), BF16, ROWS_OUTSIDE),

@@ -25,6 +25,7 @@ struct bench_case {
         uint32_t kv_heads, q_heads, dims, window, chunk;
         enum ckv_dtype dtype;   /* of K and of the queries */
         enum bench_layout layout;
+        bool lse;               /* the queries come with their log-sum-exp */
         struct ckv_policy asked;        /* window and chunk are added */
 };
 

@@ -1,7 +1,8 @@
 /*
  * chunkkv-bench: how fast the CPU device scores.
  *
- *     chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] [--job N] [--extra] [--check]
+ *     chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] [--job N] [--extra]
+ *                   [--only TEXT] [--check]
  *
  * Lines of JSON on standard output, for bench/report.py to gather; a wrong
  * result ends it with status 1 before anything of that case is timed.  A
@@ -24,12 +25,13 @@ enum { LENGTHS_MAX = 16, MIB = 1 << 20 };
 struct settings {
         uint32_t tokens[LENGTHS_MAX], length_count, threads, pool_mib;
         bool extra;
+        const char *only;       /* part of a case's text; NULL: all */
         struct bench_options score;
 };
 
 static int usage(void) {
         (void)fprintf(stderr, "usage: chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] "
-                              "[--job TOKENS] [--extra] [--check]\n");
+                              "[--job TOKENS] [--extra] [--only TEXT] [--check]\n");
         return EXIT_FAILURE;
 }
 
@@ -53,7 +55,7 @@ static bool parse(int argc, char **argv, struct settings *settings) {
                 { "tokens", required_argument, NULL, 't' }, { "threads", required_argument, NULL, 'n' },
                 { "repeats", required_argument, NULL, 'r' }, { "pool", required_argument, NULL, 'p' },
                 { "job", required_argument, NULL, 'j' }, { "extra", no_argument, NULL, 'x' },
-                { "check", no_argument, NULL, 'c' }, { NULL, 0, NULL, 0 },
+                { "check", no_argument, NULL, 'c' }, { "only", required_argument, NULL, 'o' }, { NULL, 0, NULL, 0 },
         };
 
         for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -65,6 +67,7 @@ static bool parse(int argc, char **argv, struct settings *settings) {
                 settings->score.repeats = o == 'r' ? number : settings->score.repeats;
                 settings->pool_mib = o == 'p' ? number : settings->pool_mib;
                 settings->score.job_tokens = o == 'j' ? number : settings->score.job_tokens;
+                settings->only = o == 'o' ? optarg : settings->only;
                 settings->extra |= o == 'x';
                 settings->score.check |= o == 'c';
         }
@@ -83,7 +86,7 @@ static int score(const struct settings *settings, struct bench_pool *pool) {
         for (size_t i = 0; i < bench_case_count; i++) {
                 const struct bench_case *c = &bench_cases[i];
 
-                if (c->main == settings->extra)
+                if (c->main == settings->extra || (settings->only && !strstr(c->what, settings->only)))
                         continue;
                 if (pool->dtype != c->dtype)
                         bench_pool_fill(pool, c->dtype);

@@ -6,6 +6,7 @@
 #include "bench/problem.h"
 
 #include "base/macros.h"
+#include "bench/lse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +64,9 @@ void bench_problem_init(const struct bench_case *c, uint32_t tokens, uint32_t la
         *ret_problem = (struct bench_problem){ .of = c, .tokens = tokens, .layers = layers, .query_rows = query_rows, .pool = pool };
         ret_problem->layer_bytes = (size_t)tokens * c->kv_heads * c->dims * ckv_dtype_bytes(c->dtype);
         ret_problem->queries = malloc(bytes);
-        if (!ret_problem->queries || pool->size < layers * ret_problem->layer_bytes) {
+        ret_problem->places = pool->size / (layers * ret_problem->layer_bytes);
+        ret_problem->lse = c->lse ? calloc(ret_problem->places + 1, sizeof(*ret_problem->lse)) : NULL;
+        if (!ret_problem->queries || ret_problem->places == 0 || (c->lse && !ret_problem->lse)) {
                 (void)fprintf(stderr, "no memory for %u tokens\n", tokens);
                 exit(EXIT_FAILURE);
         }
@@ -71,14 +74,16 @@ void bench_problem_init(const struct bench_case *c, uint32_t tokens, uint32_t la
 }
 
 void bench_problem_deinit(struct bench_problem *problem) {
+        for (size_t i = 0; problem->lse && i < problem->places; i++)
+                free(problem->lse[i]);
+        free(problem->lse);
         free(problem->queries);
+        problem->lse = NULL;
         problem->queries = NULL;
 }
 
 uint8_t *bench_problem_keys(const struct bench_problem *problem, uint32_t turn) {
-        size_t job_bytes = problem->layers * problem->layer_bytes, places = problem->pool->size / job_bytes;
-
-        return problem->pool->bytes + turn % places * job_bytes;
+        return problem->pool->bytes + turn % problem->places * problem->layers * problem->layer_bytes;
 }
 
 static struct ckv_row_table table_of(const struct bench_problem *problem) {
@@ -126,6 +131,23 @@ static void resolve(const struct bench_problem *problem, struct ckv_policy *ret_
         exit(EXIT_FAILURE);
 }
 
+/* The caller's log-sum-exp for a job that is ready but for it */
+static void add_lse(const struct bench_problem *problem, uint32_t turn, struct ckv_job *job) {
+        size_t of_layer = (size_t)problem->of->q_heads * problem->query_rows;
+        float **lse = &problem->lse[turn % problem->places];
+
+        if (!*lse) {
+                *lse = malloc(problem->layers * of_layer * sizeof(**lse));
+                if (!*lse) {
+                        (void)fprintf(stderr, "no memory for a log-sum-exp\n");
+                        exit(EXIT_FAILURE);
+                }
+                bench_lse(job, *lse);
+        }
+        for (uint32_t i = 0; i < problem->layers; i++)
+                job->groups[0].layers[i].lse = (const uint8_t *)(*lse + i * of_layer);
+}
+
 struct ckv_job *bench_problem_job(const struct bench_problem *problem, uint32_t turn) {
         const struct bench_case *c = problem->of;
         uint64_t row = (uint64_t)c->dims * ckv_dtype_bytes(c->dtype), head = row * problem->query_rows;
@@ -158,6 +180,8 @@ struct ckv_job *bench_problem_job(const struct bench_problem *problem, uint32_t 
         };
         job->deadline_nsec = UINT64_MAX;
         job->stage = CKV_STAGE_PLAN;
+        if (problem->lse)
+                add_lse(problem, turn, job);
         return job;
 }
 

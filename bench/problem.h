@@ -26,6 +26,8 @@ struct bench_problem {
         uint32_t tokens, layers, query_rows;
         size_t layer_bytes;             /* of K */
         uint8_t *queries;               /* [layers][q_heads][query_rows][dims] */
+        float **lse;                    /* [places] of [layers][q_heads][query_rows], found when a job wants it; NULL: not given */
+        size_t places;                  /* of the pool, for the K of a job */
         const struct bench_pool *pool;
 };
 

@@ -7,7 +7,7 @@ chunkkvd-reference_LDFLAGS := -Wl,--wrap=ckv__cpu_plan_new,--wrap=ckv__cpu_plan_
 $(O)/chunkkvd-reference: | $(O)/chunkkv-gate
 # How fast the CPU device scores (make bench). The loops have the flags of the kernels that they are beside.
 TEST_PROGRAMS += chunkkv-bench
-chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c device.c check.c score.c linear.c peaks.c loops.c loops_scalar.c)
+chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c lse.c device.c check.c score.c linear.c peaks.c loops.c loops_scalar.c)
 chunkkv-bench_LIBS := kernels base
 chunkkv-bench_LDLIBS := -lm
 FLAGS_bench/loops_scalar := $(CPU_SCORE)
@@ -25,7 +25,7 @@ chunkkv-bench-move_LIBS := kernels base
 chunkkv-bench-move_LDLIBS := -lm
 # Whole requests to a daemon.
 TEST_PROGRAMS += chunkkv-bench-request
-chunkkv-bench-request_SOURCES := bench/request.c bench/problem.c bench/cases.c
+chunkkv-bench-request_SOURCES := bench/request.c bench/problem.c bench/lse.c bench/cases.c
 chunkkv-bench-request_LIBS := $(chunkkv_LIBS) kernels base
 chunkkv-bench-request_LDLIBS := $(chunkkv_LDLIBS) -lm
 # What a request costs beside its kernels, against the bare transport.
