@@ -10,13 +10,14 @@
 #include "kernels/cpu_plan.h"
 #include "kernels/reference.h"
 
-struct ckv_cpu_plan *__wrap_ckv__cpu_plan_new(struct ckv_job *job);
+struct ckv_cpu_plan *__wrap_ckv__cpu_plan_new(struct ckv_job *job, struct ckv_cpu_scratch *scratch);
 bool __wrap_ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
                                uint64_t until_nsec);
 struct ckv_cpu_plan *__wrap_ckv__cpu_plan_free(struct ckv_cpu_plan *plan);
 
 /* The state of such a plan is its job and nothing else. */
-struct ckv_cpu_plan *__wrap_ckv__cpu_plan_new(struct ckv_job *job) {
+struct ckv_cpu_plan *__wrap_ckv__cpu_plan_new(struct ckv_job *job, struct ckv_cpu_scratch *scratch) {
+        (void)scratch;
         return (struct ckv_cpu_plan *)(void *)job;
 }
 

@@ -120,7 +120,7 @@ static int open_backend(struct ckv_daemon *daemon) {
         const char *path = daemon->options->cpu_path;
         const struct ckv_backend_options options = {
                 .threads = (uint32_t)daemon->options->threads, .slice_usec = (uint32_t)daemon->options->slice_usec,
-                .path = path[0] ? path : NULL, .pin = daemon->options->pin,
+                .path = path[0] ? path : NULL, .pin = daemon->options->pin, .scratch_bytes = daemon->options->scratch,
         };
         int r;
 

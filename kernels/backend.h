@@ -32,7 +32,8 @@ struct ckv_backend_options {
                                    -EINVAL to anything else */
         const struct ckv_cpu_sight *sight;      /* CPU: the machine, for tests; NULL: this one */
         const char *device;     /* CUDA: "GPU-<uuid>", "MIG-<uuid>" or an index; NULL: the only one. open() says -ENODEV to others */
-        uint64_t scratch_bytes; /* CUDA: device memory for what is computed between launches; 0 = 256 MiB */
+        uint64_t scratch_bytes; /* for what is computed on the way: CUDA, device memory between launches, 0 = 256 MiB; CPU, what
+                                   the scoring of one job shall do with, and what is kept of it at most, 0 = 128 MiB */
         const char *library;    /* CUDA: path of the driver; NULL: libcuda.so.1 */
         char *ret_why;          /* [why_bytes] one sentence for people, where open() fails; NULL: not wanted. CUDA only */
         size_t why_bytes;

@@ -24,7 +24,7 @@
  *
  * A log-sum-exp of the caller stands for maximum and Z, and what finds these
  * is left out: one pass over K.  Segments are summed up in ascending order.
- * A band is as many KV heads as fit BAND_BYTES: it bounds memory at long
+ * A band is as many KV heads as fit the scratch: it bounds memory at long
  * contexts, and as T adds up its heads in ascending order either way, it does
  * not show.  One panel holds 256 query rows, which is every window but that of
  * H2O; the rows whose mean is subtracted (contrast) are panels of their own,
@@ -48,8 +48,8 @@
 
 enum {
         SEGMENT_ROWS = 256,
+        ROW_BYTES = 5,                  /* that units and protection take of each row (kernels/select.h) */
         SEGMENT_WORK = 1 << 22,         /* multiplications of one item: tens of microseconds */
-        BAND_BYTES = 64 << 20,
         PANEL_QUERIES = 4096,           /* of a KV head, where a window has several panels */
 
         /* A window kernel begins a segment with work of its own, so segments are long, whole times these rows; but few queries
@@ -168,7 +168,33 @@ static void cut(struct ckv_cpu_score *score, enum ckv_cpu_scheme scheme) {
         state->bundle = (uint32_t)CKV_MAX(WINDOW_WORK / (times * least_work), 1);
 }
 
-/* Scheme B's map and memory, made for the first layer that wants it; NULL if too large. Return: 0 or -ENOMEM. */
+/* What the rows of one array of weights take, for all heads of the band */
+static size_t weights_of(const struct ckv_cpu_score *score) {
+        const struct ckv_cpu_attention *state = score->state;
+
+        return (size_t)state->band * state->per_group * score->group->selection.rows;
+}
+
+/* Weights by row, for a layer that has them; sums by unit make room. Return: 0 or -ENOMEM. */
+static int make_weights(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+
+        state->parts = ckv__cpu_parts_free(state->parts);
+        if (!state->a)
+                state->a = ckv__cpu_scratch_take(score->scratch, weights_of(score) * sizeof(float));
+        return state->a ? 0 : -ENOMEM;
+}
+
+/* What is left of the scratch for scheme B, besides what any scheme has */
+static uint64_t parts_bytes(const struct ckv_cpu_score *score) {
+        const struct ckv_cpu_attention *state = score->state;
+        uint64_t limit = ckv__cpu_scratch_limit(score->scratch);
+        uint64_t others = state->fixed_bytes + (uint64_t)state->band * (state->head_bytes - state->weights_bytes);
+
+        return limit > others ? limit - others : 0;
+}
+
+/* Scheme B's map and memory, made for the first layer that wants it, weights make room; NULL if too large. Return: 0 or -ENOMEM. */
 static int make_parts(struct ckv_cpu_score *score) {
         struct ckv_cpu_attention *state = score->state;
         size_t stride = ckv__cpu_pieces(state->queries_most, CKV_CPU_WINDOW_LANES) * (size_t)CKV_CPU_WINDOW_LANES;
@@ -176,8 +202,10 @@ static int make_parts(struct ckv_cpu_score *score) {
 
         if (state->parts || state->no_parts)
                 return 0;
+        ckv__cpu_scratch_give(score->scratch, state->a);
+        state->a = NULL;
         r = ckv__cpu_parts_new(score->group, score->units, ckv_ref_pool_domain(score->group), state->seen, state->segment_rows,
-                               stride, state->band, BAND_BYTES, &state->parts);
+                               stride, state->band, score->scratch, parts_bytes(score), &state->parts);
         state->no_parts = r == 0 && !state->parts;
         return r;
 }
@@ -188,6 +216,21 @@ static bool any_far(const struct ckv_cpu_attention *state) {
                 if (state->far[g])
                         return true;
         return false;
+}
+
+/* The layer from its first head on, as it is cut */
+static void begin_layer(struct ckv_cpu_score *score) {
+        struct ckv_cpu_attention *state = score->state;
+
+        if (state->scheme != CKV_CPU_UNITS_ONCE && make_weights(score) < 0) {
+                score->no_memory = true;
+                score->phase = CKV_CPU_PHASE_DONE;
+                return;
+        }
+        /* the queries that fill up a block are computed with and thrown away */
+        if (!state->window)
+                memset(state->queries, 0, (size_t)state->band * state->padded_most * score->group->head_dim_k * sizeof(float));
+        begin_band(score, 0);
 }
 
 /* The panel is through: the next one, or what comes behind the last. */
@@ -221,7 +264,7 @@ static void attention_next(struct ckv_cpu_score *score) {
         case CKV_CPU_TOTALS:
                 if (any_far(state)) {
                         cut(score, CKV_CPU_GENERAL);
-                        begin_band(score, 0);
+                        begin_layer(score);
                 } else
                         score->phase = state->scheme == CKV_CPU_UNITS_ONCE ? CKV_CPU_REDUCE : CKV_CPU_ROWS;
                 break;
@@ -263,14 +306,15 @@ static void attention_begin(struct ckv_cpu_score *score) {
         }
         if (scheme == CKV_CPU_UNITS_ONCE && !state->parts)
                 cut(score, CKV_CPU_TWICE);
-        begin_band(score, 0);
+        begin_layer(score);
 }
 
 /* Return: segments at most */
 static uint32_t set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_attention *state) {
         const struct ckv_job_group *group = score->group;
         const struct ckv_policy *policy = &group->policy;
-        uint64_t scale_bytes = sizeof(float) * (1 + (uint64_t)(policy->pool == CKV_POOL_LEAK) * 2), per_head;
+        uint64_t leak_bytes = policy->pool == CKV_POOL_LEAK ? sizeof(double) : 0, limit = ckv__cpu_scratch_limit(score->scratch);
+        uint64_t seen_bytes, room;
         uint32_t votes, older, segments;
         double scale = ckv_ref_scale(group);
 
@@ -295,10 +339,15 @@ static uint32_t set_shape(const struct ckv_cpu_score *score, struct ckv_cpu_atte
                 state->cap = (float)(policy->softcap * log2e);
         } else
                 state->factor = scale * log2e;
-        per_head = (uint64_t)state->per_group * group->selection.rows * (scale_bytes + (older > 0) * sizeof(float)) +
-                   (uint64_t)state->padded_most * (group->head_dim_k + 2 * (uint64_t)segments + 2) * sizeof(float) +
-                   state->pack_bytes;
-        state->band = (uint32_t)CKV_MIN(CKV_MAX(BAND_BYTES / per_head, 1), group->kv_heads);
+        state->weights_bytes = (uint64_t)state->per_group * group->selection.rows * sizeof(float);
+        state->head_bytes = state->weights_bytes + state->pack_bytes +
+                            (uint64_t)state->per_group * group->selection.rows * (leak_bytes + (older > 0) * sizeof(float)) +
+                            ((uint64_t)state->padded_most * group->head_dim_k +
+                             2 * ((uint64_t)segments + 1) * (state->queries_most + CKV_CPU_WINDOW_LANES - 1)) * sizeof(float);
+        seen_bytes = policy->norm == CKV_NORM_SEEN ? sizeof(uint32_t) : 0;
+        state->fixed_bytes = ((uint64_t)ckv_score_heads(group) * sizeof(double) + seen_bytes + ROW_BYTES) * group->selection.rows;
+        room = limit > state->fixed_bytes ? limit - state->fixed_bytes : 0;
+        state->band = (uint32_t)CKV_MIN(CKV_MAX(room / state->head_bytes, 1), group->kv_heads);
         return segments;
 }
 
@@ -308,7 +357,7 @@ static int attention_init(struct ckv_cpu_score *score) {
         struct ckv_cpu_attention *state = score->state = calloc(1, sizeof(*state));
         uint32_t segments;
         bool older, leak = policy->pool == CKV_POOL_LEAK, seen = policy->norm == CKV_NORM_SEEN;
-        size_t partials, queries, weights, padded;
+        size_t partials, queries, padded;
 
         if (!state)
                 return -ENOMEM;
@@ -317,22 +366,19 @@ static int attention_init(struct ckv_cpu_score *score) {
         queries = (size_t)state->band * state->padded_most;
         padded = (size_t)state->band * ckv__cpu_pieces(state->queries_most, CKV_CPU_WINDOW_LANES) * CKV_CPU_WINDOW_LANES;
         partials = padded * segments;
-        weights = (size_t)state->band * state->per_group * group->selection.rows;
-        /* zeroed: the queries that fill up a block are computed with and thrown away */
-        state->queries = calloc(queries * group->head_dim_k, sizeof(float));
-        state->packs = aligned_alloc(CKV_CPU_ALIGN, state->band * state->pack_bytes);
-        state->segment_max = aligned_alloc(CKV_CPU_ALIGN, partials * sizeof(float));
-        state->segment_sum = aligned_alloc(CKV_CPU_ALIGN, partials * sizeof(float));
-        state->max = aligned_alloc(CKV_CPU_ALIGN, padded * sizeof(float));
-        state->inverse = aligned_alloc(CKV_CPU_ALIGN, padded * sizeof(float));
+        state->queries = ckv__cpu_scratch_take(score->scratch, queries * group->head_dim_k * sizeof(float));
+        state->packs = ckv__cpu_scratch_take(score->scratch, state->band * state->pack_bytes);
+        state->segment_max = ckv__cpu_scratch_take(score->scratch, partials * sizeof(float));
+        state->segment_sum = ckv__cpu_scratch_take(score->scratch, partials * sizeof(float));
+        state->max = ckv__cpu_scratch_take(score->scratch, padded * sizeof(float));
+        state->inverse = ckv__cpu_scratch_take(score->scratch, padded * sizeof(float));
         state->rows_of_reference = malloc((size_t)state->band * state->per_group * CKV_CPU_REFERENCE_ROWS * sizeof(float));
         state->far = malloc(state->band * sizeof(bool));
-        state->a = malloc(weights * sizeof(float));
-        state->older = older ? malloc(weights * sizeof(float)) : NULL;
-        state->leaked = leak ? malloc(weights * sizeof(double)) : NULL;
-        state->seen = seen ? malloc(((size_t)group->selection.rows + 1) * sizeof(uint32_t)) : NULL;
+        state->older = older ? ckv__cpu_scratch_take(score->scratch, weights_of(score) * sizeof(float)) : NULL;
+        state->leaked = leak ? ckv__cpu_scratch_take(score->scratch, weights_of(score) * sizeof(double)) : NULL;
+        state->seen = seen ? ckv__cpu_scratch_take(score->scratch, ((size_t)group->selection.rows + 1) * sizeof(uint32_t)) : NULL;
         state->wrong = malloc((size_t)state->band * state->per_group * sizeof(bool));
-        if (!state->queries || !state->segment_max || !state->segment_sum || !state->max || !state->inverse || !state->a ||
+        if (!state->queries || !state->segment_max || !state->segment_sum || !state->max || !state->inverse ||
             (older && !state->older) || (leak && !state->leaked) || (seen && !state->seen) || !state->wrong ||
             !state->packs || !state->rows_of_reference || !state->far)
                 return -ENOMEM;
@@ -346,17 +392,17 @@ static void attention_deinit(struct ckv_cpu_score *score) {
 
         if (!state)
                 return;
-        free(state->queries);
-        free(state->segment_max);
-        free(state->segment_sum);
-        free(state->max);
-        free(state->inverse);
-        free(state->a);
-        free(state->older);
-        free(state->leaked);
-        free(state->seen);
+        ckv__cpu_scratch_give(score->scratch, state->queries);
+        ckv__cpu_scratch_give(score->scratch, state->packs);
+        ckv__cpu_scratch_give(score->scratch, state->segment_max);
+        ckv__cpu_scratch_give(score->scratch, state->segment_sum);
+        ckv__cpu_scratch_give(score->scratch, state->max);
+        ckv__cpu_scratch_give(score->scratch, state->inverse);
+        ckv__cpu_scratch_give(score->scratch, state->a);
+        ckv__cpu_scratch_give(score->scratch, state->older);
+        ckv__cpu_scratch_give(score->scratch, state->leaked);
+        ckv__cpu_scratch_give(score->scratch, state->seen);
         free(state->wrong);
-        free(state->packs);
         free(state->rows_of_reference);
         free(state->far);
         (void)ckv__cpu_parts_free(state->parts);

@@ -34,6 +34,8 @@ struct ckv_cpu_attention {
         const struct ckv_cpu_window_kernel *window;     /* of the layer; NULL: the general kernel works */
         uint32_t segment_rows, segments, bundle;        /* of the layer; bundle: segments of one head that make an item */
         uint32_t band;                          /* KV heads that are worked on together, at most */
+        uint64_t fixed_bytes, head_bytes;       /* memory of a group, whatever the band, and of each KV head in it */
+        uint64_t weights_bytes;                 /* of head_bytes: those of a */
         uint32_t queries_most, padded_most;     /* of one KV head in a panel; padded to whole blocks */
 
         /* the panel at hand: query rows first .. first + rows - 1 of those given */
@@ -52,7 +54,7 @@ struct ckv_cpu_attention {
         size_t pack_bytes;                      /* at most */
         float *segment_max, *segment_sum;       /* [band][segments][stride]; with LSE: excess over it, and sum of weights */
         float *max, *inverse;                   /* [band][stride]; max: with a window kernel, the references */
-        float *a;                               /* [band][G][L] */
+        float *a;                               /* [band][G][L] NULL unless the layer has weights by row */
         float *older;                           /* [band][G][L] sums of the contrast; NULL without */
         double *leaked;                         /* [band][G][L] NULL unless pool = leak */
         uint32_t *seen;                         /* [L + 1] NULL unless norm = seen */

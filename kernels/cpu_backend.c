@@ -54,6 +54,7 @@ struct ckv_backend {
         struct ckv_cpu_choice *choice;
         struct ckv_cpu_nodes *nodes;
         struct ckv_cpu_pool *pool;
+        struct ckv_cpu_scratch *scratch;            /* of the device thread */
         uint64_t slice_nsec;
         struct ckv_bell work_bell, done_bell;
         bool started;
@@ -96,7 +97,7 @@ static bool begin(struct ckv_backend *backend, struct ckv_job *job, uint64_t now
         job->walk = (struct ckv_mirror_walk){ 0 };
         if (job->stage == CKV_STAGE_PLAN) {
                 job->started_nsec = now;
-                job->backend_state = ckv__cpu_plan_new(job);
+                job->backend_state = ckv__cpu_plan_new(job, backend->scratch);
                 if (!job->backend_state)
                         job->outcome = CKV_JOB_NO_MEMORY;
         } else {
@@ -170,6 +171,7 @@ static bool take_in(struct ckv_backend *backend) {
         if (!backend->turns.jobs.first) {
                 ckv__bell_await(&backend->work_bell, IDLE_MSEC);
                 ckv__bell_hush(&backend->work_bell);
+                ckv__cpu_scratch_age(backend->scratch, ckv_now_nsec());
         }
         (void)pthread_mutex_lock(&backend->mutex);
         ckv__turns_add(&backend->turns, &backend->submitted);
@@ -210,6 +212,7 @@ static struct ckv_backend *cpu_close(struct ckv_backend *backend) {
         }
         (void)ckv__cpu_pool_free(backend->pool);
         (void)ckv__cpu_nodes_free(backend->nodes);
+        (void)ckv__cpu_scratch_free(backend->scratch);
         (void)ckv__cpu_choice_free(backend->choice);
         (void)pthread_mutex_destroy(&backend->mutex);
         ckv__bell_deinit(&backend->work_bell);
@@ -258,8 +261,8 @@ static int start_pool(struct ckv_backend *backend, const struct ckv_backend_opti
         r = ckv__cpu_nodes_new(sight, &backend->nodes);
         if (r < 0)
                 return ckv_error_trace(r);
-        return ckv_error_trace(ckv__cpu_pool_new_on(options->threads ? options->threads : ckv__cpu_threads(sight), backend->nodes, pin,
-                                                    &backend->pool));
+        r = ckv__cpu_pool_new_on(options->threads ? options->threads : ckv__cpu_threads(sight), backend->nodes, pin, &backend->pool);
+        return ckv_error_trace(r);
 }
 
 static void set_info(struct ckv_backend *backend) {
@@ -296,6 +299,9 @@ static int cpu_open(const struct ckv_backend_options *options, struct ckv_backen
                 r = ckv__bell_init(&backend->done_bell);
         if (r < 0)
                 return ckv_error_trace(r);
+        backend->scratch = ckv__cpu_scratch_new(options->scratch_bytes);
+        if (!backend->scratch)
+                return ckv_error_origin(-ENOMEM);
         r = start_pool(backend, options);
         if (r < 0)
                 return ckv_error_trace(r);

@@ -41,7 +41,7 @@ struct ckv_cpu_sight {
         bool (*bind)(const struct ckv_cpu_set *cpus);
         /* cpu() - the CPU that the calling thread is on; or a negative number */
         int (*cpu)(void);
-        /* node_of() - number of the node that has the page of @address, which is fetched if it is not there; or a negative number */
+        /* node_of() - number of the node with the page of @address, which is fetched if it is not there; or a negative number */
         int (*node_of)(const void *address);
 };
 

@@ -36,13 +36,16 @@ struct builder {
 /* Return: false if out of memory. */
 static bool add(struct builder *b, uint32_t unit, float part) {
         struct ckv_cpu_window_part *grown;
+        uint32_t room = b->room + b->room / 2 + 16;
 
         if (b->count == b->room) {
-                grown = reallocarray(b->parts->entries, b->room + b->room / 2 + 16, sizeof(*grown));
+                grown = ckv__cpu_scratch_take(b->parts->scratch, (size_t)room * sizeof(*grown));
                 if (!grown)
                         return false;
+                memcpy(grown, b->parts->entries, b->count * sizeof(*grown));
+                ckv__cpu_scratch_give(b->parts->scratch, b->parts->entries);
                 b->parts->entries = grown;
-                b->room += b->room / 2 + 16;
+                b->room = room;
         }
         b->parts->entries[b->count++] = (struct ckv_cpu_window_part){ .column = unit, .part = part };
         return true;
@@ -123,45 +126,64 @@ static uint64_t sums_bytes(const struct ckv_cpu_parts *parts) {
         return ((uint64_t)parts->columns + 1) * parts->stride * sizeof(float);
 }
 
+/* Entries that the map begins with room for */
+static uint32_t room_of(uint32_t rows) {
+        return rows + rows / 4 + 64;
+}
+
+/* Return: of everything but the sums. */
+static uint64_t map_bytes(const struct ckv_cpu_parts *parts, const struct ckv_job_group *group, const struct ckv_units *units,
+                          uint32_t room) {
+        return (uint64_t)room * sizeof(*parts->entries) +
+               ((uint64_t)group->selection.rows + parts->segments + 1) * sizeof(*parts->first) +
+               ((uint64_t)group->kv_heads * parts->columns + 1) * sizeof(*parts->heads) +
+               ((uint64_t)ckv_score_heads(group) * units->count + 1) * sizeof(*parts->scores);
+}
+
 static bool allocate_sums(struct ckv_cpu_parts *parts, const struct ckv_job_group *group, const struct ckv_units *units,
                           uint32_t band, uint64_t bytes) {
         uint64_t per_head = sums_bytes(parts);
 
         parts->band = (uint32_t)CKV_MIN(bytes / per_head, band);
-        parts->sums = aligned_alloc(CKV_CPU_ALIGN, (size_t)parts->band * per_head);
-        parts->heads = malloc(((size_t)group->kv_heads * parts->columns + 1) * sizeof(*parts->heads));
+        parts->sums = ckv__cpu_scratch_take(parts->scratch, (size_t)parts->band * per_head);
+        parts->heads = ckv__cpu_scratch_take(parts->scratch,
+                                             ((size_t)group->kv_heads * parts->columns + 1) * sizeof(*parts->heads));
         parts->scores = malloc(((size_t)ckv_score_heads(group) * units->count + 1) * sizeof(*parts->scores));
         return parts->sums && parts->heads && parts->scores;
 }
 
 int ckv__cpu_parts_new(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t domain, const uint32_t *seen,
-                       uint32_t segment_rows, size_t stride, uint32_t band, uint64_t bytes, struct ckv_cpu_parts **ret_parts) {
+                       uint32_t segment_rows, size_t stride, uint32_t band, struct ckv_cpu_scratch *scratch, uint64_t bytes,
+                       struct ckv_cpu_parts **ret_parts) {
         struct ckv_cpu_parts *parts = calloc(1, sizeof(*parts));
         bool pool = group->policy.pool == CKV_POOL_AVG;
         struct builder builder = {
                 .parts = parts, .units = units, .seen = seen, .rows = group->selection.rows, .domain = pool ? domain : 0,
                 .half = pool ? (group->policy.pool_size - 1) / 2 : 0, .pool_size = pool ? group->policy.pool_size : 1,
-                .room = group->selection.rows + group->selection.rows / 4 + 64,
+                .room = room_of(group->selection.rows),
         };
+        uint64_t map;
         bool made;
         size_t segments;
 
         if (!parts)
                 return -ENOMEM;
+        parts->scratch = scratch;
         parts->segment_rows = segment_rows;
         parts->stride = stride;
         segments = parts->segments = ckv__cpu_pieces(group->selection.rows, segment_rows);
         parts->first_column = malloc((segments + 1) * sizeof(*parts->first_column));
         parts->first_unit = malloc((segments + 1) * sizeof(*parts->first_unit));
         parts->first_entry = malloc((segments + 1) * sizeof(*parts->first_entry));
-        parts->first = malloc((group->selection.rows + segments + 1) * sizeof(*parts->first));
-        parts->entries = malloc(builder.room * sizeof(*parts->entries));
+        parts->first = ckv__cpu_scratch_take(scratch, (group->selection.rows + segments + 1) * sizeof(*parts->first));
+        parts->entries = ckv__cpu_scratch_take(scratch, builder.room * sizeof(*parts->entries));
         made = parts->first_column && parts->first_unit && parts->first_entry && parts->first && parts->entries && build(&builder);
-        if (made && sums_bytes(parts) > bytes) {
+        map = made ? map_bytes(parts, group, units, builder.room) : 0;
+        if (made && map + sums_bytes(parts) > bytes) {
                 *ret_parts = ckv__cpu_parts_free(parts);
                 return 0;
         }
-        if (!made || !allocate_sums(parts, group, units, band, bytes)) {
+        if (!made || !allocate_sums(parts, group, units, band, bytes - map)) {
                 (void)ckv__cpu_parts_free(parts);
                 return -ENOMEM;
         }
@@ -175,10 +197,10 @@ struct ckv_cpu_parts *ckv__cpu_parts_free(struct ckv_cpu_parts *parts) {
         free(parts->first_column);
         free(parts->first_unit);
         free(parts->first_entry);
-        free(parts->first);
-        free(parts->entries);
-        free(parts->sums);
-        free(parts->heads);
+        ckv__cpu_scratch_give(parts->scratch, parts->first);
+        ckv__cpu_scratch_give(parts->scratch, parts->entries);
+        ckv__cpu_scratch_give(parts->scratch, parts->sums);
+        ckv__cpu_scratch_give(parts->scratch, parts->heads);
         free(parts->scores);
         free(parts);
         return NULL;

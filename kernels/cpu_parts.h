@@ -5,11 +5,13 @@
 #ifndef CKV_KERNELS_CPU_PARTS_H
 #define CKV_KERNELS_CPU_PARTS_H
 
+#include "kernels/cpu_scratch.h"
 #include "kernels/cpu_window.h"
 #include "kernels/job.h"
 
 /* A column is a unit within a segment; a unit on a border has one in both. */
 struct ckv_cpu_parts {
+        struct ckv_cpu_scratch *scratch;        /* that the memory is of; NULL: of the C library */
         uint32_t segment_rows, segments, columns;
         uint32_t *first_column;                 /* [segments + 1] */
         uint32_t *first_unit;                   /* [segments] of its first column; the others follow */
@@ -32,14 +34,16 @@ struct ckv_cpu_parts {
  * @segment_rows: rows of a segment
  * @stride:       queries of a KV head, padded
  * @band:         KV heads at most
- * @bytes:        that the sums may take
+ * @scratch:      where memory comes from, borrowed until the end; may be NULL
+ * @bytes:        that all of it may take
  *
- * @ret_parts:    owned by the caller; NULL if the sums of one KV head are larger than that
+ * @ret_parts:    owned by the caller; NULL if with the sums of one KV head it is more than that
  *
  * Return: 0 or -ENOMEM.
  */
 int ckv__cpu_parts_new(const struct ckv_job_group *group, const struct ckv_units *units, uint32_t domain, const uint32_t *seen,
-                       uint32_t segment_rows, size_t stride, uint32_t band, uint64_t bytes, struct ckv_cpu_parts **ret_parts);
+                       uint32_t segment_rows, size_t stride, uint32_t band, struct ckv_cpu_scratch *scratch, uint64_t bytes,
+                       struct ckv_cpu_parts **ret_parts);
 
 /* ckv__cpu_parts_free() - NULL is fine. Return: NULL. */
 struct ckv_cpu_parts *ckv__cpu_parts_free(struct ckv_cpu_parts *parts);

@@ -32,6 +32,7 @@
 
 struct ckv_cpu_plan {
         struct ckv_job *job;
+        struct ckv_cpu_scratch *scratch;
         uint32_t group;                 /* index of the group at hand */
         uint32_t layer;                 /* index of the leader at hand, if scoring */
         bool settling;                  /* the sets of the group at hand need no scores */
@@ -60,7 +61,7 @@ static void leave_group(struct ckv_cpu_plan *plan) {
         free(plan->unit_sums);
         free(plan->row_sums);
         free(plan->top);
-        *plan = (struct ckv_cpu_plan){ .job = plan->job, .group = plan->group };
+        *plan = (struct ckv_cpu_plan){ .job = plan->job, .scratch = plan->scratch, .group = plan->group };
 }
 
 static bool is_one(const struct ckv_job_group *group) {
@@ -90,7 +91,7 @@ static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group
         }
         if (group->scores.in)
                 return 0;
-        r = ckv__cpu_score_new(plan->job, group, &plan->score);
+        r = ckv__cpu_score_new_in(plan->job, group, plan->scratch, &plan->score);
         if (r == 0 && ckv__cpu_units_will_do(group))
                 ckv__cpu_score_expect_units(plan->score, &plan->units);
         return r;
@@ -329,12 +330,13 @@ bool ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, co
         return true;
 }
 
-struct ckv_cpu_plan *ckv__cpu_plan_new(struct ckv_job *job) {
+struct ckv_cpu_plan *ckv__cpu_plan_new(struct ckv_job *job, struct ckv_cpu_scratch *scratch) {
         struct ckv_cpu_plan *plan = calloc(1, sizeof(*plan));
 
         if (!plan)
                 return NULL;
         plan->job = job;
+        plan->scratch = scratch;
         job->outcome = CKV_JOB_OK;
         return plan;
 }

@@ -7,14 +7,15 @@
 
 #include "kernels/cpu_choice.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/cpu_scratch.h"
 #include "kernels/job.h"
 
 #include <stdbool.h>
 
 struct ckv_cpu_plan;
 
-/* ckv__cpu_plan_new() - a plan that has not begun; @job is borrowed. Return: NULL if out of memory. */
-struct ckv_cpu_plan *ckv__cpu_plan_new(struct ckv_job *job);
+/* ckv__cpu_plan_new() - a plan that has not begun; @job and @scratch are borrowed until the end. Return: NULL if out of memory. */
+struct ckv_cpu_plan *ckv__cpu_plan_new(struct ckv_job *job, struct ckv_cpu_scratch *scratch);
 
 /* ckv__cpu_plan_free() - also in the middle of a plan; what was written into the job stays there. Return: NULL. */
 struct ckv_cpu_plan *ckv__cpu_plan_free(struct ckv_cpu_plan *plan);

@@ -115,7 +115,9 @@ static void settle(struct worker *worker) {
         struct ckv_cpu_pool *pool = worker->pool;
 
         worker->settled = true;
-        worker->node = pool->nodes ? ckv__cpu_nodes_pin(pool->nodes, pool->pin, (uint32_t)(worker - pool->workers)) : CKV_CPU_ANYWHERE;
+        worker->node = CKV_CPU_ANYWHERE;
+        if (pool->nodes)
+                worker->node = ckv__cpu_nodes_pin(pool->nodes, pool->pin, (uint32_t)(worker - pool->workers));
 }
 
 static void *worker_main(void *p) {

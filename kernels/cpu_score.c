@@ -83,7 +83,8 @@ static const struct ckv_cpu_method *method_of(const struct ckv_policy *policy) {
         return policy->scorer == CKV_SCORER_DROP ? &ckv__cpu_drop : &ckv__cpu_keys;
 }
 
-int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *group, struct ckv_cpu_score **ret_score) {
+int ckv__cpu_score_new_in(const struct ckv_job *job, const struct ckv_job_group *group, struct ckv_cpu_scratch *scratch,
+                          struct ckv_cpu_score **ret_score) {
         struct ckv_cpu_score *score = calloc(1, sizeof(*score));
         int r;
 
@@ -92,7 +93,8 @@ int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *gr
         score->method = method_of(&group->policy);
         score->job = job;
         score->group = group;
-        score->rows = malloc((size_t)ckv_score_heads(group) * group->selection.rows * sizeof(*score->rows));
+        score->scratch = scratch;
+        score->rows = ckv__cpu_scratch_take(scratch, (size_t)ckv_score_heads(group) * group->selection.rows * sizeof(*score->rows));
         r = score->rows ? score->method->init(score) : -ENOMEM;
         if (r < 0) {
                 (void)ckv__cpu_score_free(score);
@@ -102,11 +104,15 @@ int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *gr
         return 0;
 }
 
+int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *group, struct ckv_cpu_score **ret_score) {
+        return ckv__cpu_score_new_in(job, group, NULL, ret_score);
+}
+
 struct ckv_cpu_score *ckv__cpu_score_free(struct ckv_cpu_score *score) {
         if (!score)
                 return NULL;
         score->method->deinit(score);
-        free(score->rows);
+        ckv__cpu_scratch_give(score->scratch, score->rows);
         free(score);
         return NULL;
 }

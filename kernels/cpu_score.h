@@ -8,6 +8,7 @@
 
 #include "kernels/cpu_choice.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/cpu_scratch.h"
 #include "kernels/job.h"
 
 #include <stdbool.h>
@@ -15,18 +16,24 @@
 struct ckv_cpu_score;
 
 /**
- * ckv__cpu_score_new() - scratch to score the layers of one group
+ * ckv__cpu_score_new_in() - memory to score the layers of one group
  * @job, @group: borrowed; any scorer but given; with queries: w <= L, and at least w query rows given
+ * @scratch:     borrowed until the end: where it comes from, and how much there may be; NULL: from the C library
  * @ret_score:   ckv__cpu_score_free()
  *
  * Bytes: 8 * L for each vector of scores, and
- * - window, raw_qk: for as many KV heads as fit 64 MiB (one at least) G * (4 * L + p * (4 * d + L / 32)), p the query rows
- *   of a panel (w, but not above 256), with L / 8 for the widest shapes; contrast 4 * G * L more, leak 8 * G * L;
+ * - window, raw_qk: for as many KV heads as fit what is left of the scratch (one at least) G * (4 * L + p * (4 * d + L / 32)),
+ *   p the query rows of a panel (w, but not above 256), with L / 8 for the widest shapes; contrast 4 * G * L more, leak
+ *   8 * G * L; in scheme B, sums by unit in place of the 4 * L, and 18 * L once, or it is not taken;
  * - knorm, keydiff, vk_ratio, lagkv: 8 * KV heads * (L + d * L / 256 for keydiff);
  * - drop: 8 * KV heads * L, 64 * L, and 64 * dv for each segment, of which there are 256 at most.
  *
  * Return: 0 or -ENOMEM.
  */
+int ckv__cpu_score_new_in(const struct ckv_job *job, const struct ckv_job_group *group, struct ckv_cpu_scratch *scratch,
+                          struct ckv_cpu_score **ret_score);
+
+/* ckv__cpu_score_new() - the same without a scratch */
 int ckv__cpu_score_new(const struct ckv_job *job, const struct ckv_job_group *group, struct ckv_cpu_score **ret_score);
 struct ckv_cpu_score *ckv__cpu_score_free(struct ckv_cpu_score *score);
 

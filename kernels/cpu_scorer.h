@@ -12,6 +12,7 @@
 
 #include "kernels/cpu_choice.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/cpu_scratch.h"
 #include "kernels/job.h"
 
 enum { CKV_CPU_PHASE_DONE = UINT32_MAX >> 1 };
@@ -30,6 +31,7 @@ struct ckv_cpu_method {
 
 struct ckv_cpu_score {
         const struct ckv_cpu_method *method;
+        struct ckv_cpu_scratch *scratch;        /* of the device; NULL: nothing is kept */
         const struct ckv_job *job;
         const struct ckv_job_group *group;
         const struct ckv_job_layer *layer;

@@ -387,3 +387,7 @@ test_cpu_bell_SOURCES := tests/test_cpu_bell.c tests/support_endless.c
 test_cpu_bell_LIBS := kernels base
 test_cpu_bell_LDFLAGS := -Wl,--wrap=write
 test_cpu_bell_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_cpu_scratch
+test_cpu_scratch_SOURCES := tests/test_cpu_scratch.c tests/support_random.c tests/support_paths.c
+test_cpu_scratch_LIBS := kernels base
+test_cpu_scratch_LDLIBS := $(CHECK_LDLIBS)

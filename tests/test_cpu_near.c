@@ -136,8 +136,8 @@ START_TEST(own_items_first) {
                 for (uint32_t w = 0; w < THREADS; w++) {
                         ck_assert_uint_lt(trace.workers[w].node, cases[i].nodes);
                         of_node[trace.workers[w].node]++;
-                        ck_assert_msg(trace.workers[w].first == OWN && trace.workers[w].ascending, "case %u: worker %u of node %u", i,
-                                      w, trace.workers[w].node);
+                        ck_assert_msg(trace.workers[w].first == OWN && trace.workers[w].ascending,
+                                      "case %u: worker %u of node %u", i, w, trace.workers[w].node);
                 }
                 for (uint32_t n = 0; n < cases[i].nodes; n++)
                         ck_assert_uint_eq(of_node[n], THREADS / cases[i].nodes);
