@@ -233,6 +233,17 @@ static bool roll_forward(struct ckv__rescue *rescue) {
         return true;
 }
 
+/* Can this process move its rows? Those on a device only the next daemon can. */
+static bool within_reach(const struct ckv__rescue *rescue) {
+        for (size_t i = 0; i < rescue->layout->n_planes; i++) {
+                const struct ckv__region *region = ckv__region_find(rescue->client, rescue->layout->planes[i]->region_id);
+
+                if (region && region->device)
+                        return false;
+        }
+        return true;
+}
+
 /* ---- the whole */
 
 static int report(struct ckv__writing *writing, uint32_t cache, const char *what, const char *why, uint32_t *ret_cache,
@@ -253,7 +264,7 @@ int ckv__writing_recover(struct chunkkv_client *client, struct ckv__writing *wri
                          struct chunkkv_result **ret_result, uint32_t *ret_cache, struct chunkkv_error *ret_error) {
         _cleanup_(rescue_deinit) struct ckv__rescue rescue = { .client = client, .writing = writing };
         uint32_t phase = ckv__ticket_phase(client->page, &writing->ticket);
-        bool committing = phase == CHUNKKV_PHASE_COMMITTING;
+        bool committing = phase == CHUNKKV_PHASE_COMMITTING, loaded;
         int r;
 
         if (phase == CHUNKKV_PHASE_TORN || phase == CHUNKKV_PHASE_NONE)
@@ -263,7 +274,11 @@ int ckv__writing_recover(struct chunkkv_client *client, struct ckv__writing *wri
                 ckv__ticket_end(client->page, &writing->ticket, CHUNKKV_PHASE_CANCELLED);
                 return report(writing, CHUNKKV_CACHE_CLEAN, "before it wrote anything", NULL, ret_cache, ret_error);
         }
-        if (!ckv__rescue_load(&rescue) || !ckv__rescue_read(&rescue) || (committing && may_move && !roll_forward(&rescue))) {
+        loaded = ckv__rescue_load(&rescue) && ckv__rescue_read(&rescue);
+        may_move = may_move && (!loaded || within_reach(&rescue));
+        if (loaded && committing && !may_move && rescue.slot.steps == 0)
+                loaded = ckv__rescue_refuse(&rescue, "it moved in a single pass");
+        if (!loaded || (committing && may_move && !roll_forward(&rescue))) {
                 if (!committing)
                         return report(writing, CHUNKKV_CACHE_COMMITTED, "after it had moved the rows, but which is not known",
                                       rescue.why, ret_cache, ret_error);
