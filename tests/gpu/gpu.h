@@ -80,7 +80,8 @@ struct gpu_peer {
         int pid, in, out;               /* its output, its input */
 };
 
-/* gpu_peer_start() - this program again with another row, connected by pipes; @uid: as this user, 0: as this one */
+/* gpu_peer_start() - this program again with another row, connected by pipes; @uid: as this user, 0: as this one; @new_pids: as
+ * process 1 of a pid namespace of its own */
 struct gpu_peer gpu_peer_start(const struct gpu *gpu, const char *row, const char *argument, uint32_t uid, bool new_pids);
 
 /* gpu_peer_end() - SIGKILL if @kill, else the end of its input. Return: exit status, 128 + signal */

@@ -20,7 +20,7 @@ enum { MIB = 1 << 20, NOBODY = 65534, OPENS = 5 };
 static bool handle_of(const struct gpu_peer *peer, CUipcMemHandle *ret_handle) {
         size_t have = 0;
 
-        while (peer->pid > 0 && have < sizeof(*ret_handle)) {
+        while (have < sizeof(*ret_handle)) {
                 ssize_t n = read(peer->in, (char *)ret_handle + have, sizeof(*ret_handle) - have);
 
                 if (n <= 0)
@@ -163,8 +163,7 @@ static void open_from(struct gpu *gpu, const char *what, uint32_t uid, bool new_
                 if (right)
                         gpu_say("    and the bytes are there");
         }
-        if (peer.pid > 0)
-                (void)gpu_peer_end(&peer, false);
+        (void)gpu_peer_end(&peer, false);
 }
 
 /* The exporter is killed while its memory is mapped here. */
@@ -198,7 +197,6 @@ static void exporter_killed(struct gpu *gpu) {
 
 void gpu_row_users(struct gpu *gpu) {
         open_from(gpu, "exported by another user", NOBODY, false);
-        exporter_killed(gpu);
-        /* last: children of this process have other numbers from now on */
         open_from(gpu, "exported from another pid namespace", 0, true);
+        exporter_killed(gpu);
 }

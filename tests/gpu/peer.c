@@ -43,6 +43,22 @@ static _Noreturn void become(const struct gpu *gpu, const char *row, const char 
         _exit(127);
 }
 
+/* Go on as process 1 of a namespace of its own, while this one waits for it. */
+static void as_first_process(void) {
+        int status = 0;
+        pid_t child;
+
+        if (unshare(CLONE_NEWPID) < 0)
+                _exit(124);
+        child = fork();
+        if (child == 0)
+                return;
+        /* held by the child alone, or nobody would see their end */
+        (void)close(STDIN_FILENO);
+        (void)close(STDOUT_FILENO);
+        _exit(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 123);
+}
+
 struct gpu_peer gpu_peer_start(const struct gpu *gpu, const char *row, const char *argument, uint32_t uid, bool new_pids) {
         int up[2], down[2];
         struct gpu_peer peer;
@@ -50,13 +66,14 @@ struct gpu_peer gpu_peer_start(const struct gpu *gpu, const char *row, const cha
         (void)fflush(stdout);
         if (pipe2(up, O_CLOEXEC) < 0 || pipe2(down, O_CLOEXEC) < 0)
                 exit(EXIT_FAILURE);
-        /* children of this process alone get new numbers: it takes its own back below */
-        if (new_pids && unshare(CLONE_NEWPID) < 0)
-                return (struct gpu_peer){ .pid = -1 };
         peer = (struct gpu_peer){ .pid = fork(), .in = up[0], .out = down[1] };
         if (peer.pid == 0) {
                 if (dup2(down[0], STDIN_FILENO) < 0 || dup2(up[1], STDOUT_FILENO) < 0)
                         _exit(125);
+                (void)close(up[0]);
+                (void)close(down[1]);
+                if (new_pids)
+                        as_first_process();
                 become(gpu, row, argument, uid);
         }
         (void)close(up[1]);
