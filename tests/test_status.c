@@ -56,6 +56,17 @@ START_TEST(field_indices_in_order) {
 }
 END_TEST
 
+START_TEST(detail_with_half_of_a_uuid) {
+        struct ckv_record_status status;
+
+        ckv_status_set(&status, CKV_CODE_DEVICE_MISMATCH, CKV_F_REGION_DEVICE_UUID, CKV_D_OTHER_DEVICE,
+                       UINT64_C(0x6a1b2c3d4e5f6071), 1, 0);
+        ckv_status_detail_format(&status, text);
+        ck_assert_ptr_nonnull(strstr(text, "UUID 6a1b2c3d-4e5f-6071-..."));
+        ck_assert_ptr_nonnull(strstr(text, "serves 00000000-0000-0001-..."));
+}
+END_TEST
+
 START_TEST(detail_arguments_by_number) {
         struct ckv_record_status status;
 
@@ -128,6 +139,7 @@ int main(void) {
         tcase_add_test(tcase, set_overwrites_all);
         tcase_add_test(tcase, field_indices_in_order);
         tcase_add_test(tcase, detail_arguments_by_number);
+        tcase_add_test(tcase, detail_with_half_of_a_uuid);
         tcase_add_test(tcase, numbers_outside_the_tables);
         tcase_add_test(tcase, all_texts_fit);
         tcase_add_test(tcase, no_path_twice);
