@@ -27,6 +27,9 @@
                 launch("ckv_k_" #name, &plan, parameters);                                              \
         } while (0)
 
+/* CKV_EMU_SEEDS of the environment: so many jobs, in random order alone (tests/emu/plant.py). 0: not asked for. */
+static uint32_t brief;
+
 static void launch(const char *name, const struct ckv_k_launch *plan, void *parameters) {
         uint32_t grid[3] = { plan->grid_x, plan->grid_y, plan->grid_z }, block[3] = { plan->block, 1, 1 };
         ckv_emu_kernel *kernel = ckv_emu_find(name);
@@ -78,6 +81,55 @@ static bool can_score(const struct ckv_job_group *group) {
         return p->pool != CKV_POOL_LEAK && p->contrast_end == 0 && p->scorer != CKV_SCORER_DROP && p->scorer != CKV_SCORER_LAGKV;
 }
 
+/* With tensor: launch the kernels on tensor cores where they can be. taken: how many times. */
+static bool tensor;
+static uint32_t taken;
+
+static void assert_near(uint64_t seed, const char *what, const double *want, const float *got, size_t n) {
+        double most = 0;
+
+        for (size_t i = 0; i < n; i++)
+                most = fmax(most, fabs(want[i]));
+        for (size_t i = 0; i < n; i++)
+                ck_assert_msg(fabs(want[i] - (double)got[i]) <= 2e-5 * fabs(want[i]) + 1e-6 * most,
+                              "seed %llu: %s[%zu] is %.9g, not %.9g", (unsigned long long)seed, what, i, (double)got[i], want[i]);
+}
+
+/* The same weights from log-sum-exps that the caller gives, which are checked on the way; and a wrong one is found. */
+static void check_given(struct ckv_k_score p, const struct ckv_k_layer *layers) {
+        size_t given = (size_t)p.q_heads * p.query_rows, n = (size_t)p.layer_count * p.q_heads * p.rows;
+        struct ckv_k_layer *with = room(p.layer_count * sizeof(*with));
+        float *lse = room(p.layer_count * given * sizeof(*lse)), *weights = room(n * sizeof(*weights));
+        const float *found = (const float *)(uintptr_t)p.lse;
+        const uint32_t *wrong = (const uint32_t *)(uintptr_t)p.wrong;
+        double *want = room(n * sizeof(*want));
+
+        for (size_t i = 0; i < n; i++)
+                want[i] = (double)((const float *)(uintptr_t)p.weights)[i];
+        for (uint32_t i = 0; i < p.layer_count * p.q_heads * p.votes; i++)
+                lse[i / p.votes * p.query_rows + (p.ring_start + p.query_first + i % p.votes) % p.query_rows] =
+                        found[i] * 0.69314718F;
+        memcpy(with, layers, p.layer_count * sizeof(*with));
+        for (uint32_t l = 0; l < p.layer_count; l++)
+                with[l].lse = AT(lse + l * given);
+        p.layers = AT(with);
+        p.given = 1;
+        p.weights = AT(weights);
+        memset((void *)(uintptr_t)p.part, 0xff, (size_t)p.layer_count * p.q_heads * p.votes * p.segments * 2 * sizeof(float));
+        LAUNCH(mma_weights, &p);
+        LAUNCH(lse, &p);
+        ck_assert_uint_eq(wrong[0], UINT32_MAX);
+        assert_near(0, "A, given", want, weights, n);
+        lse[(p.q_heads - 1) * p.query_rows + (p.ring_start + p.query_first) % p.query_rows] += 0.2F;
+        LAUNCH(mma_weights, &p);
+        LAUNCH(lse, &p);
+        ck_assert_uint_eq(wrong[0], p.q_heads - 1);
+        free(with);
+        free(lse);
+        free(weights);
+        free(want);
+}
+
 /* A[h][j] of query heads, [layers][q_heads][rows] */
 static float *attend(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_k_layer *layers) {
         struct ckv_query_rows part = ckv_ref_query_rows(job, group);
@@ -104,11 +156,19 @@ static float *attend(const struct ckv_job *job, const struct ckv_job_group *grou
         p.part = AT(part_of);
         p.lse = AT(lse);
         p.weights = AT(weights);
-        if (!p.raw) {
-                LAUNCH(lse_part, &p);
+        if (tensor && ckv_k_mma_takes(&p, layers)) {
+                LAUNCH(mma_lse_part, &p);
                 LAUNCH(lse, &p);
+                LAUNCH(mma_weights, &p);
+                check_given(p, layers);
+                taken++;
+        } else {
+                if (!p.raw) {
+                        LAUNCH(lse_part, &p);
+                        LAUNCH(lse, &p);
+                }
+                LAUNCH(weights, &p);
         }
-        LAUNCH(weights, &p);
         free(visible);
         free(wrong);
         free(part_of);
@@ -181,16 +241,6 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
         free(seen);
         free(layers);
         return out;
-}
-
-static void assert_near(uint64_t seed, const char *what, const double *want, const float *got, size_t n) {
-        double most = 0;
-
-        for (size_t i = 0; i < n; i++)
-                most = fmax(most, fabs(want[i]));
-        for (size_t i = 0; i < n; i++)
-                ck_assert_msg(fabs(want[i] - (double)got[i]) <= 2e-5 * fabs(want[i]) + 1e-6 * most,
-                              "seed %llu: %s[%zu] is %.9g, not %.9g", (unsigned long long)seed, what, i, (double)got[i], want[i]);
 }
 
 /* ckv_k_select against ckv_select() on the same scores, for the selections it knows */
@@ -283,7 +333,7 @@ START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
         uint32_t compared = 0;
 
         ckv_emu_set_order((enum ckv_emu_order)_i, 12345);
-        for (uint64_t seed = 0; seed < (CKV_SANITIZED ? 40 : 100); seed++) {
+        for (uint64_t seed = 0; seed < (brief ? brief : CKV_SANITIZED ? 40 : 100); seed++) {
                 struct random_shape shape = { .layers = 1 + seed % 2, .kv_heads = 2, .dtype = CKV_DTYPE_F32 + seed % 3 };
                 struct random_job *random = random_job_new(seed, &shape);
 
@@ -291,7 +341,107 @@ START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
                         compared += check_group(seed, random->job, &random->job->groups[i]);
                 random_job_free(random);
         }
-        ck_assert_uint_ge(compared, CKV_SANITIZED ? 3 : 12);
+        ck_assert_uint_ge(compared, brief ? 1 : CKV_SANITIZED ? 3 : 12);
+}
+END_TEST
+
+/* Would tensor cores take it, but for alignment? */
+static bool may_be_taken(const struct ckv_job *job, const struct ckv_job_group *group) {
+        const struct ckv_policy *policy = &group->policy;
+
+        return group->selection.rows <= 400 && !group->given && policy->scorer == CKV_SCORER_WINDOW && policy->softcap <= 0 &&
+               policy->window_reduce != CKV_ROWS_MAX && job->queries.dtype == group->layers[0].k.dtype &&
+               (job->queries.head_stride | job->queries.row_stride) % 4 == 0;
+}
+
+START_TEST(tensor_cores_score_as_the_reference) {
+        static const uint32_t dims[] = { 64, 96, 128, 256 };
+
+        tensor = true;
+        for (uint64_t seed = 0; seed < (brief ? 100 : 250); seed++) {
+                struct random_shape shape = { .layers = 1 + seed % 2, .groups = 1, .dims = dims[seed / 2 % 4],
+                                              .dtype = seed % 2 ? CKV_DTYPE_F16 : CKV_DTYPE_BF16, .contiguous = seed % 3 != 0 };
+                struct random_job *random = random_job_new(seed, &shape);
+
+                ckv_emu_set_order((enum ckv_emu_order)(seed % 3), (uint32_t)(seed / 3));
+                if (may_be_taken(random->job, &random->job->groups[0]))
+                        (void)check_group(seed, random->job, &random->job->groups[0]);
+                random_job_free(random);
+        }
+        ck_assert_uint_ge(taken, 1);
+}
+END_TEST
+
+static struct dice dice = { 4711 };
+
+static uint16_t *random_values(size_t n, enum ckv_dtype dtype) {
+        uint16_t *at = room(n * sizeof(*at));
+
+        for (size_t i = 0; i < n; i++)
+                random_store((uint8_t *)&at[i], dtype, 2 * dice_normal(&dice));
+        return at;
+}
+
+/* Both types and all dimensions, pages in any order; several segments; a head with more queries than a block has columns, and
+ * blocks with several heads: the same as by the other kernels. */
+START_TEST(tensor_cores_go_round) {
+        enum { PAGE = 16, PAGES = 133, HEADS = 3 };
+        static const uint32_t dims[] = { 64, 96, 128, 256 };
+        uint32_t d = dims[_i / 2], rows = _i == 0 ? 2048 + 77 : 150, votes = _i % 4 < 2 ? 130 : 11, dtype = CKV_DTYPE_F16 + _i % 2;
+        uint32_t entries[PAGES], visible[130][2], wrong = UINT32_MAX;
+        uint16_t *k = random_values((size_t)PAGES * PAGE * d, dtype), *q = random_values((size_t)HEADS * votes * d, dtype);
+        struct ckv_k_layer layer = {
+                .k = { .base = AT(k), .block_stride = PAGE * d * 2, .token_inner = d * 2, .token_tile = 1, .token_outer = d * 2,
+                       .dim_tile = d, .dim_inner = 2, .dtype = dtype, .dims = d },
+                .query = AT(q),
+        };
+        float *part[2], *lse[2], *weights[2];
+        struct ckv_k_score p = {
+                .layers = AT(&layer), .visible = AT(visible), .wrong = AT(&wrong),
+                .table = { .entries = AT(entries), .tokens_per_block = PAGE }, .query_head_stride = votes * d * 2,
+                .query_row_stride = d * 2, .query_dtype = dtype, .query_rows = votes, .ring_start = 3, .votes = votes,
+                .layer_count = 1, .kv_heads = 1, .q_heads = HEADS, .head_dim = d, .rows = rows, .segments = ckv_k_segments(rows),
+                .scale = 0.1F,
+        };
+
+        for (uint32_t i = 0; i < PAGES; i++)
+                entries[i] = i * 5 % PAGES;
+        for (uint32_t i = 0; i < votes; i++) {
+                visible[i][0] = i % 3 ? 0 : 9;
+                visible[i][1] = rows - votes + 1 + i;
+        }
+        ck_assert(ckv_k_mma_takes(&p, &layer));
+        ckv_emu_set_order(CKV_EMU_RANDOM, (uint32_t)_i + 7);
+        for (uint32_t i = 0; i < 2; i++) {
+                part[i] = room((size_t)HEADS * votes * p.segments * 2 * sizeof(float));
+                lse[i] = room(HEADS * votes * sizeof(float));
+                weights[i] = room((size_t)HEADS * rows * sizeof(float));
+                p.part = AT(part[i]);
+                p.lse = AT(lse[i]);
+                p.weights = AT(weights[i]);
+                if (i == 0)
+                        LAUNCH(lse_part, &p);
+                else
+                        LAUNCH(mma_lse_part, &p);
+                LAUNCH(lse, &p);
+                if (i == 0)
+                        LAUNCH(weights, &p);
+                else
+                        LAUNCH(mma_weights, &p);
+        }
+        for (uint32_t i = 0; i < HEADS * votes; i++)
+                ck_assert_float_eq_tol(lse[0][i], lse[1][i], 1e-4F);
+        for (uint32_t i = 0; i < HEADS * rows; i++)
+                ck_assert_float_eq_tol(weights[0][i], weights[1][i], 1e-5F + 1e-4F * weights[0][i]);
+        layer.k.base += 2;
+        ck_assert(!ckv_k_mma_takes(&p, &layer));
+        for (uint32_t i = 0; i < 2; i++) {
+                free(part[i]);
+                free(lse[i]);
+                free(weights[i]);
+        }
+        free(k);
+        free(q);
 }
 END_TEST
 
@@ -421,13 +571,13 @@ START_TEST(moves_are_those_of_the_reference) {
         uint32_t moved[3] = { 0 };
 
         ckv_emu_set_order((enum ckv_emu_order)_i, 54321);
-        for (uint64_t seed = 0; seed < (CKV_SANITIZED ? 25 : 60); seed++) {
+        for (uint64_t seed = 0; seed < (brief ? brief : CKV_SANITIZED ? 25 : 60); seed++) {
                 moved[0] += check_moves(seed, false, false);
                 moved[1] += check_moves(seed, false, true);
                 moved[2] += check_moves(seed, true, false);
         }
         for (uint32_t i = 0; i < 3; i++)
-                ck_assert_uint_ge(moved[i], 10);
+                ck_assert_uint_ge(moved[i], brief ? 1 : 10);
 }
 END_TEST
 
@@ -443,15 +593,22 @@ END_TEST
 
 int main(void) {
         Suite *suite = suite_create("emu_kernels");
-        TCase *tcase = tcase_create("kernels");
+        TCase *scores = tcase_create("scores"), *mma = tcase_create("mma"), *moves = tcase_create("moves");
         SRunner *runner;
         int failed;
 
-        tcase_set_timeout(tcase, 300);
-        tcase_add_test(tcase, names_are_known);
-        tcase_add_loop_test(tcase, scores_and_kept_rows_are_those_of_the_reference, 0, 3);
-        tcase_add_loop_test(tcase, moves_are_those_of_the_reference, 0, 3);
-        suite_add_tcase(suite, tcase);
+        brief = getenv("CKV_EMU_SEEDS") ? (uint32_t)atoi(getenv("CKV_EMU_SEEDS")) : 0;
+        tcase_set_timeout(scores, 300);
+        tcase_set_timeout(mma, 300);
+        tcase_set_timeout(moves, 300);
+        tcase_add_test(scores, names_are_known);
+        tcase_add_loop_test(scores, scores_and_kept_rows_are_those_of_the_reference, brief ? 2 : 0, 3);
+        tcase_add_loop_test(moves, moves_are_those_of_the_reference, brief ? 2 : 0, 3);
+        suite_add_tcase(suite, scores);
+        tcase_add_test(mma, tensor_cores_score_as_the_reference);
+        tcase_add_loop_test(mma, tensor_cores_go_round, brief ? 2 : 0, brief ? 5 : 8);
+        suite_add_tcase(suite, mma);
+        suite_add_tcase(suite, moves);
         runner = srunner_create(suite);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);

@@ -12,6 +12,9 @@
  *     window, raw_qk  ckv_k_lse_part (not raw)  partial log-sum-exps of all queries
  *                     ckv_k_lse (not raw)       their sum with the sink; the check of a caller's LSE (R40)
  *                     ckv_k_weights             A[h][j] of query heads
+ *     the same on tensor cores, where ckv_k_mma_takes() says so:
+ *       all layers with an LSE of the caller: ckv_k_mma_weights (given = 1), ckv_k_lse, which checks it: K is read once
+ *       else: ckv_k_mma_lse_part, ckv_k_lse, ckv_k_mma_weights (given = 0)
  *     knorm, vk_ratio ckv_k_norms               S[g][j] of KV heads
  *     keydiff         ckv_k_key_sum, ckv_k_keydiff
  *     all             ckv_k_norms (value_weight), ckv_k_rows (T[j]), ckv_k_units (C[u]), ckv_k_select
@@ -85,6 +88,8 @@ struct ckv_k_score {
         uint32_t raw;                           /* 1: sums of bare products (raw_qk) */
         uint32_t most;                          /* 1: window_reduce = max */
         float scale, softcap;                   /* ckv_ref_scale(); 0: none */
+        uint32_t given;                         /* ckv_k_mma_weights: 1: LSEs are those of the layers, and part is written too */
+        uint32_t reserved;
 };
 
 /* ckv_k_norms: S of scorers knorm and vk_ratio, or the norms that value_weight asks for. */
@@ -202,7 +207,7 @@ struct ckv_k_move {
 CKV_K_SIZE(struct ckv_k_plane, 80);
 CKV_K_SIZE(struct ckv_k_table, 16);
 CKV_K_SIZE(struct ckv_k_layer, 184);
-CKV_K_SIZE(struct ckv_k_score, 144);
+CKV_K_SIZE(struct ckv_k_score, 152);
 CKV_K_SIZE(struct ckv_k_norms, 56);
 CKV_K_SIZE(struct ckv_k_keys, 64);
 CKV_K_SIZE(struct ckv_k_rows, 80);
@@ -243,6 +248,41 @@ static inline struct ckv_k_launch ckv_k_launch_of(uint32_t x, uint32_t y, uint32
         return launch;
 }
 
+/*
+ * The kernels on tensor cores: columns of products (padded queries of several heads) that a block has in registers, rows of K in
+ * a tile, columns of one head, and query heads of a block; a head with more columns is done in several passes of its block.
+ */
+#define CKV_K_MMA_COLUMNS(dims) ((dims) > 128 ? 64 : 128)
+#define CKV_K_MMA_ROWS(dims) ((dims) > 128 ? 32 : 64)
+#define CKV_K_MMA_WIDTH(votes) (((votes) + 7) / 8 * 8)
+#define CKV_K_MMA_HEADS(votes, dims) \
+        (CKV_K_MMA_WIDTH(votes) < CKV_K_MMA_COLUMNS(dims) ? CKV_K_MMA_COLUMNS(dims) / CKV_K_MMA_WIDTH(votes) : 1)
+
+/*
+ * ckv_k_mma_takes() - may ckv_k_mma_lse_part and ckv_k_mma_weights be launched with @p, in place of ckv_k_lse_part and
+ * ckv_k_weights?
+ * @layers: [layer_count], in host memory, as they lie at p->layers
+ *
+ * They want queries and K of one 16-bit type, 64, 96, 128 or 256 dimensions that lie side by side, rows of K at multiples of 16
+ * bytes and those of queries of 4; no softcap, raw_qk or window_reduce = max.  Results are the same within R31.
+ */
+static inline int ckv_k_mma_takes(const struct ckv_k_score *p, const struct ckv_k_layer *layers) {
+        uint32_t d = p->head_dim;
+
+        if (p->raw || p->most || p->softcap > 0 || p->votes == 0 || (d != 64 && d != 96 && d != 128 && d != 256) ||
+            (p->query_dtype != 2 && p->query_dtype != 3) || ((p->query_head_stride | p->query_row_stride) & 3) != 0)
+                return 0;
+        for (uint32_t l = 0; l < p->layer_count; l++) {
+                const struct ckv_k_plane *k = &layers[l].k;
+
+                if ((layers[l].query & 3) != 0 || k->dtype != p->query_dtype || k->dim_inner != 2 ||
+                    (k->dim_tile < d && k->dim_outer != k->dim_tile * 2ULL) ||
+                    ((k->base | k->block_stride | k->head_stride | k->token_outer | k->token_inner) & 15) != 0)
+                        return 0;
+        }
+        return 1;
+}
+
 /* The launch of each kernel. A grid with a 0 in it must not be launched: there is nothing to do. None needs more than 48 KiB of
  * shared memory. */
 
@@ -261,6 +301,24 @@ static inline struct ckv_k_launch ckv_k_plan_lse(const struct ckv_k_score *p) {
 static inline struct ckv_k_launch ckv_k_plan_weights(const struct ckv_k_score *p) {
         return ckv_k_launch_of(p->segments, p->q_heads, p->layer_count, CKV_K_THREADS,
                                (CKV_K_TILE + CKV_K_QUERIES) * (CKV_K_DEPTH + 1) * 4 + CKV_K_THREADS * 4);
+}
+
+/* ckv_k_plan_mma() - a block for each segment of rows, KV head, and as many of its query heads as fit */
+static inline struct ckv_k_launch ckv_k_plan_mma(const struct ckv_k_score *p) {
+        uint32_t columns = CKV_K_MMA_COLUMNS(p->head_dim), rows = CKV_K_MMA_ROWS(p->head_dim);
+
+        return ckv_k_launch_of(p->segments * ckv_k_pieces(p->q_heads / p->kv_heads, CKV_K_MMA_HEADS(p->votes, p->head_dim)),
+                               p->kv_heads, p->layer_count, CKV_K_THREADS,
+                               2 * rows * (p->head_dim + 8) * 2 + 2 * columns / 8 * rows * 4 + columns * 12);
+}
+
+/* ckv_k_plan_mma_lse_part(), ckv_k_plan_mma_weights() */
+static inline struct ckv_k_launch ckv_k_plan_mma_lse_part(const struct ckv_k_score *p) {
+        return ckv_k_plan_mma(p);
+}
+
+static inline struct ckv_k_launch ckv_k_plan_mma_weights(const struct ckv_k_score *p) {
+        return ckv_k_plan_mma(p);
 }
 
 /* ckv_k_plan_norms() - a warp for each row of a KV head */

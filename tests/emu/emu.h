@@ -38,6 +38,60 @@ void block_barrier(int line);           /* __syncthreads: meets, orders memory *
 void warp_barrier();                    /* __syncwarp: the same for a warp */
 uint64_t exchange(uint64_t mine, uint32_t lane);        /* shuffle: what lane @lane gave; orders nothing */
 
+void show(const uint32_t *words, uint32_t count);       /* at most 8 words to the warp; orders nothing */
+const uint32_t *shown(uint32_t lane);   /* of a lane, until seen() */
+void seen();
+
+/* A copy that a thread has begun; late ones are made when it waits for them, others at once. */
+struct Copy {
+        void *to;
+        const void *from;
+        bool ok;
+};
+bool remember(const Copy &copy);        /* false: make it now */
+bool recall(Copy *ret_copy);            /* one of this thread's; false: there is none */
+void unaligned(const void *at);
+
+static inline void copy_now(const Copy &copy) {
+        if (copy.ok)
+                memcpy(copy.to, copy.from, 16);
+        else
+                memset(copy.to, 0, 16);
+}
+
+static inline void copy_later(void *to, const void *from, bool ok) {
+        const Copy copy = { to, from, ok };
+
+        unaligned(to);
+        unaligned(from);
+        if (!remember(copy))
+                copy_now(copy);
+}
+
+static inline void copies_wait() {
+        Copy copy;
+
+        while (recall(&copy))
+                copy_now(copy);
+}
+
+/* ldmatrix.x4 (PTX manual): lane l gets elements 2 * (l % 4) and the next of row l / 4 of each tile */
+static inline void load_tile(uint32_t ret[4], const void *row) {
+        const uint32_t lane = thread_index().x % 32;
+        uint32_t words[2];
+
+        unaligned(row);
+        memcpy(words, &row, sizeof(row));
+        show(words, 2);
+        for (uint32_t i = 0; i < 4; i++) {
+                const char *at;
+
+                memcpy(&at, shown(i * 8 + lane / 4), sizeof(at));
+                memcpy(&ret[i], at + lane % 4 * 4, 4);
+        }
+        seen();
+}
+
 template <class T> T shuffle(T value, uint32_t lane) {
         uint64_t bits = 0;
 
@@ -62,6 +116,10 @@ static inline void __syncwarp() {
 
 template <class T> static inline T __shfl_xor_sync(uint32_t, T value, int mask) {
         return emu::shuffle(value, (emu::thread_index().x % 32) ^ (uint32_t)mask);
+}
+
+template <class T> static inline T __shfl_sync(uint32_t, T value, uint32_t lane) {
+        return emu::shuffle(value, lane);
 }
 
 static inline uint32_t atomicAdd(uint32_t *at, uint32_t value) {

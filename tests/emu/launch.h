@@ -35,7 +35,8 @@ size_t ckv_emu_parameter_bytes(const char *name);
 
 enum ckv_emu_order { CKV_EMU_ASCENDING, CKV_EMU_DESCENDING, CKV_EMU_RANDOM };
 
-/* ckv_emu_set_order() - in which order blocks and threads run from now on; ascending unless it is called */
+/* ckv_emu_set_order() - in which order blocks and threads run from now on, ascending unless it is called; with an odd seed, what
+ * threads copy in the background (cp.async) is there when they wait for it and no earlier, with an even one at once */
 void ckv_emu_set_order(enum ckv_emu_order order, uint32_t seed);
 
 #ifdef __cplusplus

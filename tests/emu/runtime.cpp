@@ -87,6 +87,8 @@ struct Fiber {
         State state;
         int line;               /* of the __syncthreads it waits at */
         uint64_t shown;         /* what a shuffle gives to the others */
+        uint32_t words[8];      /* the same of mma and ldmatrix */
+        std::vector<Copy> copies;       /* begun, not yet made */
 };
 
 std::mutex one_launch;
@@ -94,6 +96,7 @@ std::vector<Fiber> fibers;
 std::vector<char *> stacks;     /* kept from launch to launch */
 uint32_t current, seed = 1;
 ckv_emu_order order = CKV_EMU_ASCENDING;
+bool late;                      /* copies are made when they are waited for */
 void *scheduler_sp;
 [[maybe_unused]] void *scheduler_tsan, *scheduler_asan;
 [[maybe_unused]] const void *scheduler_stack;
@@ -104,7 +107,7 @@ char *shared;
 Index block, grid;
 
 /* Addresses that stand for what a meeting orders. */
-[[maybe_unused]] char begin_of_launch, end_of_launch, block_meeting, warp_meeting[THREADS_MOST / WARP];
+[[maybe_unused]] char begin_of_launch, begin_of_block, end_of_launch, block_meeting, warp_meeting[THREADS_MOST / WARP];
 
 char *pages(size_t bytes) {
         void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -114,6 +117,12 @@ char *pages(size_t bytes) {
                 abort();
         }
         return static_cast<char *>(at);
+}
+
+/* New pages: ThreadSanitizer forgets who used these for an earlier block, which has another memory on a GPU. */
+[[maybe_unused]] void forget(char *at, size_t bytes) {
+        if (bytes > 0 && mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+                abort();
 }
 
 void to_scheduler() {
@@ -128,6 +137,7 @@ void to_scheduler() {
 void fiber_main() {
         ASAN(__sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_bytes);)
         TSAN(__tsan_acquire(&begin_of_launch);)
+        TSAN(__tsan_acquire(&begin_of_block);)
         entry(entry_argument);
         TSAN(__tsan_release(&end_of_launch);)
         fibers[current].state = State::DONE;
@@ -153,6 +163,7 @@ void start(uint32_t i) {
         f.stack = stacks[i];
         f.index = { i, 0, 0 };
         f.state = State::RUNNING;
+        TSAN(forget(f.stack + STACK - 2 * PAGE, 2 * PAGE);)      /* no kernel's frames reach further down */
         TSAN(f.tsan = __tsan_create_fiber(1);)
         sp = reinterpret_cast<void **>(f.stack + STACK);
         *--sp = nullptr;
@@ -228,6 +239,7 @@ void run_block(uint32_t threads) {
                 start(i);
                 turn[i] = i;
         }
+        TSAN(__tsan_release(&begin_of_block);)
         for (;;) {
                 uint32_t ran = 0, alive = 0, waiting = 0;
 
@@ -292,6 +304,42 @@ uint64_t exchange(uint64_t mine, uint32_t lane) {
         return got;
 }
 
+void show(const uint32_t *words, uint32_t count) {
+        std::copy(words, words + count, fibers[current].words);
+        wait(State::EXCHANGE, nullptr);
+}
+
+const uint32_t *shown(uint32_t lane) {
+        return fibers[current / WARP * WARP + lane % WARP].words;
+}
+
+void seen() {
+        wait(State::EXCHANGE, nullptr);
+}
+
+bool remember(const Copy &copy) {
+        if (late)
+                fibers[current].copies.push_back(copy);
+        return late;
+}
+
+bool recall(Copy *ret_copy) {
+        std::vector<Copy> &copies = fibers[current].copies;
+
+        if (copies.empty())
+                return false;
+        *ret_copy = copies.back();
+        copies.pop_back();
+        return true;
+}
+
+void unaligned(const void *at) {
+        if (reinterpret_cast<uintptr_t>(at) % 16 == 0)
+                return;
+        fprintf(stderr, "emulator: unaligned: %p is no multiple of 16\n", at);
+        abort();
+}
+
 void launch(const uint32_t grid_dim[3], const uint32_t block_dim[3], size_t shared_bytes, void (*kernel)(const void *),
             const void *parameters) {
         std::lock_guard<std::mutex> lock(one_launch);
@@ -315,7 +363,10 @@ void launch(const uint32_t grid_dim[3], const uint32_t block_dim[3], size_t shar
         arrange(turn);
         for (uint32_t i : turn) {
                 block = { i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y };
-                memset(shared, 0xff, shared_bytes);     /* NaN */
+                TSAN(forget(memory, room);)
+                /* NaN; not by memset(), which ThreadSanitizer would take for an access of this thread */
+                for (size_t b = 0; b < shared_bytes; b++)
+                        const_cast<volatile char *>(shared)[b] = static_cast<char>(0xff);
                 run_block(block_dim[0]);
         }
         TSAN(__tsan_acquire(&end_of_launch);)
@@ -329,4 +380,5 @@ void ckv_emu_set_order(enum ckv_emu_order new_order, uint32_t new_seed) {
 
         emu::order = new_order;
         emu::seed = new_seed;
+        emu::late = new_seed % 2;
 }
