@@ -198,7 +198,7 @@ uint32_t ckv__cpu_pool_run(struct ckv_cpu_pool *pool, ckv_cpu_work work, void *c
 /* Sort the next stretch of a list into queues. */
 static void sort(struct ckv_cpu_pool *pool, ckv_cpu_where where, const void *context, uint32_t first, uint32_t end,
                  struct ckv_cpu_near *near) {
-        uint8_t queue_of[CKV_CPU_NEAR_MOST];
+        uint8_t queue_of[CKV_CPU_NEAR_MOST] = { 0 };
         uint16_t count[CKV_CPU_NODES_MOST + 1] = { 0 }, at = 0;
 
         near->first = first;

@@ -91,11 +91,16 @@ START_TEST(rings_without_end) {
 END_TEST
 
 START_TEST(no_descriptors_left) {
-        struct rlimit none = { 0, 0 };
         struct ckv_bell bell = { .wait_fd = 7, .ring_fd = 7 };
+        struct rlimit before, none;
+        int r;
 
+        ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+        none = (struct rlimit){ .rlim_cur = 0, .rlim_max = before.rlim_max };
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
-        ck_assert_int_eq(ckv__bell_init(&bell), -EMFILE);
+        r = ckv__bell_init(&bell);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+        ck_assert_int_eq(r, -EMFILE);
         ck_assert_int_eq(bell.wait_fd, -1);
         ck_assert_int_eq(bell.ring_fd, -1);
 }
@@ -164,8 +169,8 @@ static void *answer_main(void *p) {
         return NULL;
 }
 
-/* To and fro: each sleeps while the other works. */
-START_TEST(to_and_fro) {
+/* There and back: each sleeps while the other works. */
+START_TEST(there_and_back) {
         struct pair pair = { .lost = false };
         bool lost = false;
         pthread_t thread;
@@ -259,7 +264,7 @@ int main(void) {
         tcase_add_test(tcase, rings_until_hushed);
         tcase_add_test(tcase, rings_without_end);
         tcase_add_test(tcase, no_descriptors_left);
-        tcase_add_test(tcase, to_and_fro);
+        tcase_add_test(tcase, there_and_back);
         tcase_add_test(tcase, many_to_one);
         tcase_add_test(tcase, lost_rings);
         srunner_run_all(runner, CK_ENV);
