@@ -224,7 +224,7 @@ static bool add_up(struct ckv_cuda_memory *memory, struct ckv_import *import, ui
 /* open_pieces() - Return: NULL with the import's outcome. */
 static struct allocation *open_pieces(struct ckv_cuda_memory *memory, struct ckv_import *import) {
         struct allocation *allocation;
-        uint64_t bytes;
+        uint64_t bytes = 0;
         CUresult code;
 
         if (!add_up(memory, import, &bytes))
