@@ -8,6 +8,17 @@
 #include "kernels/cuda_shape.h"
 #include "kernels/reference.h"
 
+/* On tensor cores K is read once where the caller brought the log-sum-exps, which are checked afterwards. */
+static bool launch_mma(const struct ckv_cuda_score *score, struct ckv_cuda_device *device, struct ckv_k_score *p) {
+        p->given = 1;
+        for (uint32_t i = 0; i < p->layer_count; i++)
+                p->given = p->given && score->layers.structs[i].lse != 0;
+        if (p->given)
+                return CKV__CUDA_LAUNCH(device, mma_weights, p) && CKV__CUDA_LAUNCH(device, lse, p);
+        return CKV__CUDA_LAUNCH(device, mma_lse_part, p) && CKV__CUDA_LAUNCH(device, lse, p) &&
+               CKV__CUDA_LAUNCH(device, mma_weights, p);
+}
+
 static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
         const struct ckv_job_group *group = score->group;
         const struct ckv_job_queries *queries = &score->job->queries;
@@ -26,6 +37,8 @@ static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device 
                 .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
         };
 
+        if (ckv_k_mma_takes(&p, score->layers.structs))
+                return launch_mma(score, device, &p);
         if (!p.raw && (!CKV__CUDA_LAUNCH(device, lse_part, &p) || !CKV__CUDA_LAUNCH(device, lse, &p)))
                 return false;
         return CKV__CUDA_LAUNCH(device, weights, &p);

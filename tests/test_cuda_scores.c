@@ -52,7 +52,7 @@ static void free_both(struct random_job *a, struct random_job *b) {
 static uint8_t *lse_of(const struct ckv_job *job, const struct ckv_job_group *group, uint32_t layer) {
         uint32_t rows = job->queries.rows, dims = group->head_dim_k, per_group = group->q_heads / group->kv_heads;
         uint8_t *lse = malloc((size_t)group->q_heads * rows * sizeof(float) + 1);
-        float query[64], key[64];
+        float query[128], key[128];
 
         ck_assert_ptr_nonnull(lse);
         lse++;
@@ -430,6 +430,53 @@ static uint32_t count_launches(const char *path) {
         return n;
 }
 
+/* Keys and queries of one 16-bit type in rows of 64 or 128: the kernels for tensor cores, which read K once where the caller
+ * brought a log-sum-exp. A wrong one is found all the same. */
+START_TEST(tensor_cores) {
+        const struct { uint32_t dims; enum ckv_dtype dtype; bool given, wrong; } cases[] = {
+                { 64, CKV_DTYPE_BF16, false, false }, { 128, CKV_DTYPE_F16, false, false }, { 64, CKV_DTYPE_F16, true, false },
+                { 64, CKV_DTYPE_BF16, true, true },
+        };
+        struct random_shape s = shape;
+        struct random_job *jobs[2] = { NULL };
+        struct ckv_backend *backend = open_backend();
+        char log[] = "/tmp/test-cuda-scores-XXXXXX";
+        int fd = mkstemp(log);
+        uint8_t *lse[2] = { NULL };
+
+        s.dims = cases[_i].dims;
+        s.dtype = cases[_i].dtype;
+        s.layers = 2;
+        for (uint64_t seed = 50; !jobs[0] || jobs[0]->job->queries.dtype != cases[_i].dtype; seed++)
+                for (uint32_t i = 0; i < 2; i++) {
+                        jobs[i] = random_job_free(jobs[i]);
+                        jobs[i] = random_job_new(seed, &s);
+                }
+        for (uint32_t l = 0; l < 2 && cases[_i].given; l++) {
+                const float far = 20;
+
+                lse[l] = lse_of(jobs[0]->job, &jobs[0]->job->groups[0], l);
+                if (cases[_i].wrong && l == 1)
+                        memcpy(lse[l] + (jobs[0]->job->queries.ring_start + jobs[0]->job->queries.rows - 1) %
+                                                jobs[0]->job->queries.rows * sizeof(far), &far, sizeof(far));
+                for (uint32_t i = 0; i < 2; i++)
+                        jobs[i]->job->groups[0].layers[l].lse = lse[l];
+        }
+        ck_assert_int_ge(fd, 0);
+        (void)setenv("FAKECUDA_LOG", log, 1);
+        plan_both(backend, jobs[0], jobs[1], 50);
+        ck_assert_int_eq(jobs[1]->job->outcome, cases[_i].wrong ? CKV_JOB_BAD_LSE : CKV_JOB_OK);
+        /* lse_part only where no log-sum-exp was given, lse, weights, rows, units, select */
+        ck_assert_uint_eq(count_launches(log), cases[_i].given ? 5 : 6);
+        (void)ckv_close(fd);
+        (void)unlink(log);
+        (void)ops->close(backend);
+        for (uint32_t l = 0; l < 2; l++)
+                free(lse[l] ? lse[l] - 1 : NULL);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
 /* Queries of every second layer in device memory: three batches of one kind each, and the same rows. */
 START_TEST(queries_on_either_side) {
         char log[] = "/tmp/test-cuda-scores-XXXXXX";
@@ -531,6 +578,7 @@ int main(void) {
         tcase_add_test(tcase, several_at_once);
         tcase_add_test(tcase, several_moves_at_once);
         tcase_add_test(tcase, queries_on_either_side);
+        tcase_add_loop_test(tcase, tensor_cores, 0, 4);
         tcase_add_test(tcase, imports_come_back);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
