@@ -312,11 +312,12 @@ static inline struct ckv_k_launch ckv_k_plan_mma(const struct ckv_k_score *p) {
                                2 * rows * (p->head_dim + 8) * 2 + 2 * columns / 8 * rows * 4 + columns * 12);
 }
 
-/* ckv_k_plan_mma_lse_part(), ckv_k_plan_mma_weights() */
+/* ckv_k_plan_mma_lse_part() - as ckv_k_plan_mma() */
 static inline struct ckv_k_launch ckv_k_plan_mma_lse_part(const struct ckv_k_score *p) {
         return ckv_k_plan_mma(p);
 }
 
+/* ckv_k_plan_mma_weights() - as ckv_k_plan_mma() */
 static inline struct ckv_k_launch ckv_k_plan_mma_weights(const struct ckv_k_score *p) {
         return ckv_k_plan_mma(p);
 }
