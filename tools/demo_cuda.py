@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,11 +90,11 @@ def show(text: demo.Text, answers: dict[float, SimpleNamespace]) -> None:
     demo.show_table(text, answers)
 
 
-def run_engine(build: Path, prefix: str, **environment: str) -> int:
+def run_engine(build: Path, prefix: str) -> int:
     """The engine's process from start to end; 1 if anything is wrong."""
     engine = subprocess.run(
         [build / "compress-cuda", demo.DATA.with_suffix(".safetensors"), *map(str, demo.RATIOS)], capture_output=True,
-        text=True, timeout=ENGINE_SECONDS, check=False, env={**os.environ, **environment, "CHUNKKV_ENDPOINT": prefix})
+        text=True, timeout=ENGINE_SECONDS, check=False, env={**os.environ, "CHUNKKV_ENDPOINT": prefix})
     sys.stderr.write(engine.stderr)
     lines = engine.stdout.splitlines()
     if not lines:
@@ -116,26 +114,18 @@ def run_engine(build: Path, prefix: str, **environment: str) -> int:
 
 def run_demo(build: Path, gpu: bool) -> int:
     """Start the daemon, run the engine, stop the daemon; 1 if anything is wrong."""
-    where = "a GPU, by its own driver" if gpu else "the STAND-IN for the driver, without a GPU"
-    environment = {} if gpu else {"LD_LIBRARY_PATH": str(build / "fake")}
-    directory = Path(tempfile.mkdtemp(prefix="chunkkv-demo-"))
-    daemon = None
-    try:
-        print("" if gpu else STAND_IN, end="")
+    options = ["--backend", "cuda"]
+    if not gpu:
+        print(STAND_IN, end="")
+        os.environ["LD_LIBRARY_PATH"] = str(build / "fake")
         # a sandbox lets the daemon read a driver where drivers are, and the stand-in is elsewhere
-        options = ["--backend", "cuda"] if gpu else ["--backend", "cuda", "--sandbox", "off"]
-        daemon = demo.start(daemon_program(build, gpu), directory, *options, **environment)
-        print(f"chunkkvd runs as process {daemon.pid}, sockets in {directory}")
+        options += ["--sandbox", "off"]
+    with demo.private(daemon_program(build, gpu), "chunkkv-demo-", *options) as daemon:
+        print(f"chunkkvd runs as process {daemon.pid}, sockets in {daemon.directory}")
         sys.stdout.flush()
-        bad = run_engine(build, str(directory / "main"), **environment)
-        print(f"This ran on {where}.")
-        return bad
-    finally:
-        if daemon is not None:
-            demo.stop(daemon)
-        if sys.exc_info()[0] and (directory / "log").exists():
-            sys.stderr.write((directory / "log").read_text())
-        shutil.rmtree(directory, ignore_errors=True)
+        bad = run_engine(build, daemon.endpoint)
+    print(f"This ran on {'a GPU, by its own driver' if gpu else 'the STAND-IN for the driver, without a GPU'}.")
+    return bad
 
 
 def main() -> int:

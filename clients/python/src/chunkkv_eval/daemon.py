@@ -66,11 +66,11 @@ class Private:
 
 
 @contextlib.contextmanager
-def private(program: Path | None = None, prefix: str = "chunkkv-eval-") -> Iterator[Private]:
+def private(program: Path | None = None, prefix: str = "chunkkv-eval-", *options: str) -> Iterator[Private]:
     """Run a daemon in a directory of its own, whose name begins with `prefix`, to the end of the block."""
     directory = Path(tempfile.mkdtemp(prefix=prefix))
     log = directory / "log"
-    command = [str(program or find_program()), "--runtime-dir", str(directory), "--endpoint", "main"]
+    command = [str(program or find_program()), "--runtime-dir", str(directory), "--endpoint", "main", *options]
     if shutil.which("setpriv"):
         command = ["setpriv", "--pdeathsig", "TERM", *command]
     try:
