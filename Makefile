@@ -106,6 +106,7 @@ help:
 	@echo "make check     every test: installs what is missing"
 	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
+	@echo "make check-emu     mistakes planted in the CUDA kernels: the emulator must find each; a minute"
 	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"

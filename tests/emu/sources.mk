@@ -21,3 +21,30 @@ $(O)/libemu.a: $(O)/tests/emu/kernels.o $(O)/tests/emu/runtime.o
 	@rm -f $@ && $(AR) rcs $@ $^
 
 OBJECTS += $(O)/tests/emu/kernels.o $(O)/tests/emu/runtime.o
+
+# The kernels with mistakes planted in them, in builds with each sanitizer beside one another; the rest of the test is that of
+# this build, which must have none of its own.
+PLANTED := $(O)/planted
+EMU_CHECK := $(foreach k,plain asan tsan,$(PLANTED)/$(k)-test_emu_kernels)
+EMU_LINK_asan := -fsanitize=address,undefined
+EMU_LINK_tsan := -fsanitize=thread
+$(PLANTED)/planted.cpp: tests/emu/plant.py tests/emu/planted.txt $(wildcard kernels/cuda/*.cuh)
+	@echo "  plant $@"
+	@tests/emu/plant.py write $(PLANTED)
+define planted
+$(PLANTED)/$(1)-kernels.o: $(PLANTED)/planted.cpp tests/emu/kernels.cpp $$(wildcard kernels/cuda/*.h kernels/cuda/*.def tests/emu/*.h) $$(STAMP)
+	@echo "  c++   $$@"
+	@$$(CXX) -I$(PLANTED) $$(filter-out -Wall -Wextra -Werror,$$(EMU_FLAGS)) -O2 $$(EMU_SANITIZER_$(1)) -include tests/emu/emu.h -c -o $$@ $$<
+$(PLANTED)/$(1)-runtime.o: tests/emu/runtime.cpp $$(wildcard tests/emu/*.h) $$(STAMP)
+	@mkdir -p $$(@D)
+	@echo "  c++   $$@"
+	@$$(CXX) $$(EMU_FLAGS) -O2 $$(EMU_TOLD_$(1)) -c -o $$@ $$<
+$(PLANTED)/$(1)-test_emu_kernels: $$(patsubst %.c,$(O)/%.o,$$(test_emu_kernels_SOURCES)) $(O)/libkernels.a $(O)/libbase.a \
+                $(PLANTED)/$(1)-kernels.o $(PLANTED)/$(1)-runtime.o
+	@echo "  link  $$@"
+	@$$(CC) $$(CKV_LDFLAGS) $$(EMU_LINK_$(1)) -o $$@ $$^ $$(test_emu_kernels_LDLIBS)
+endef
+$(foreach k,plain asan tsan,$(eval $(call planted,$(k))))
+.PHONY: check-emu
+check-emu: $(EMU_CHECK)
+	@tests/emu/plant.py check $(PLANTED)
