@@ -40,15 +40,14 @@ static void forget_peak(void) {
 }
 
 void bench_linear(const struct bench_case *c, uint32_t most, uint32_t threads, uint32_t repeats, const struct bench_pool *pool) {
-        struct bench_device device;
-
-        if (!bench_device_open(NULL, threads, &device))
-                return;
         for (uint32_t tokens = most >> (LENGTHS - 1); tokens <= most; tokens *= 2) {
                 struct bench_series score = { 0 };
                 struct bench_problem problem;
+                struct bench_device device;     /* a new one: what it keeps between jobs counts for this length */
                 uint64_t held;
 
+                if (!bench_device_open(NULL, threads, &device))
+                        return;
                 bench_problem_init(c, tokens, 1, pool, &problem);
                 (void)malloc_trim(0);   /* or what shorter ones left behind would be taken for theirs */
                 forget_peak();
@@ -65,6 +64,6 @@ void bench_linear(const struct bench_case *c, uint32_t most, uint32_t threads, u
                              status_bytes("VmHWM:") - held, problem.layer_bytes);
                 (void)fflush(stdout);
                 bench_problem_deinit(&problem);
+                bench_device_close(&device);
         }
-        bench_device_close(&device);
 }
