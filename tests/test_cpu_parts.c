@@ -82,7 +82,7 @@ static struct ckv_cpu_parts *parts_of(const struct problem *p) {
         struct ckv_cpu_parts *parts = NULL;
 
         ck_assert_int_eq(ckv__cpu_parts_new(&p->group, &p->units, p->domain, p->by_seen ? p->seen : NULL, p->segment_rows, STRIDE,
-                                            HEADS_MAX, 1 << 26, &parts), 0);
+                                            HEADS_MAX, NULL, 1 << 26, &parts), 0);
         ck_assert_ptr_nonnull(parts);
         return parts;
 }
@@ -211,23 +211,41 @@ START_TEST(on_behind_a_span) {
 }
 END_TEST
 
-/* Sums that would take more than is allowed are not made, and that is no error. */
+/* How many KV heads are worked on together with so many bytes; 0: none */
+static uint32_t band_of(const struct problem *p, uint64_t bytes) {
+        struct ckv_cpu_parts *parts = NULL;
+        uint32_t band;
+
+        ck_assert_int_eq(ckv__cpu_parts_new(&p->group, &p->units, p->domain, p->by_seen ? p->seen : NULL, p->segment_rows, STRIDE,
+                                            HEADS_MAX, NULL, bytes, &parts), 0);
+        band = parts ? parts->band : 0;
+        (void)ckv__cpu_parts_free(parts);
+        return band;
+}
+
+/* Map and sums of one KV head that would take more than is allowed are not made, and that is no error. */
 START_TEST(too_large) {
         struct problem p;
         struct dice dice = { 5 };
         struct ckv_cpu_parts *parts;
-        uint64_t bytes;
+        uint64_t head, less, enough = 1 << 26;
 
         problem_init(&p, &dice);
         parts = parts_of(&p);
-        bytes = ((uint64_t)parts->columns + 1) * STRIDE * sizeof(float);
+        head = ((uint64_t)parts->columns + 1) * STRIDE * sizeof(float);
         (void)ckv__cpu_parts_free(parts);
-        for (uint32_t less = 0; less < 2; less++) {
-                ck_assert_int_eq(ckv__cpu_parts_new(&p.group, &p.units, p.domain, p.by_seen ? p.seen : NULL, p.segment_rows, STRIDE,
-                                                    HEADS_MAX, bytes - less, &parts), 0);
-                ck_assert(less ? !parts : parts->band == 1);
-                (void)ckv__cpu_parts_free(parts);
+        less = head;    /* the map takes some, too */
+        ck_assert_uint_eq(band_of(&p, less), 0);
+        while (enough - less > 1) {
+                uint64_t middle = (less + enough) / 2;
+
+                *(band_of(&p, middle) ? &enough : &less) = middle;
         }
+        for (uint32_t band = 1; band <= HEADS_MAX; band++) {
+                ck_assert_uint_eq(band_of(&p, enough + band * head - 1), band);
+                ck_assert_uint_eq(band_of(&p, enough + (band - 1) * head), band);
+        }
+        ck_assert_uint_eq(band_of(&p, enough + HEADS_MAX * head), HEADS_MAX);
 }
 END_TEST
 
