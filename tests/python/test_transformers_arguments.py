@@ -276,6 +276,44 @@ def test_models_that_are_refused_before_they_run(model: Any) -> None:
             chunkkv.compress(other, keep_ratio=0.5)
 
 
+TEXT = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+
+
+@pytest.mark.parametrize(("kind", "others", "words"), [
+    ("Bert", {}, "this BertModel is no decoder"),
+    ("Roberta", {}, "this RobertaModel is no decoder"),
+    ("Gemma3Text", {"use_bidirectional_attention": True, "head_dim": 8}, "this Gemma3TextModel is no decoder"),
+    ("DistilBert", {}, "a DistilBertModel takes no cache"),
+    ("CLIPText", {}, "a CLIPTextModel takes no cache"),
+])
+def test_encoders_are_refused_before_they_run(kind: str, others: dict[str, Any], words: str) -> None:
+    """Also those whose forward has an argument for a cache, which they leave empty."""
+    encoder = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**{**TEXT, **others}))
+    with pytest.raises(chunkkv.Unsupported, match=words), chunkkv.compress(encoder, keep_ratio=0.5):
+        pytest.fail("the block was entered")
+
+
+def test_an_encoder_that_is_told_to_be_a_decoder_is_one() -> None:
+    """The class is the same; Transformers 4 has no attention there that could be seen."""
+    decoder = transformers.BertLMHeadModel(transformers.BertConfig(**TEXT, is_decoder=True))
+    if transformers.__version__.startswith("4."):
+        with pytest.raises(chunkkv.Unsupported, match="computes attention by itself"):
+            chunkkv.compress(decoder, keep_ratio=0.5)
+    else:
+        chunkkv.compress(decoder, keep_ratio=0.5)
+
+
+def test_a_model_that_leaves_its_cache_empty_is_not_passed_over_in_silence(daemon: Any) -> None:
+    """What no attribute tells beforehand, the first forward does."""
+    model = tiny("Llama")
+    inner = model.model.forward
+    model.model.forward = lambda *args, **given: inner(
+        *args, **{name: None if name in ("past_key_values", "cache") else value for name, value in given.items()})
+    with chunkkv.compress(model, keep_ratio=0.5, endpoint=daemon.prefix()), \
+            pytest.raises(chunkkv.Unsupported, match="LlamaForCausalLM wrote nothing to its cache"):
+        generated(model, prompt(64), 2)
+
+
 def _with_a_weight_elsewhere() -> Any:
     """A model that looks as if it were on a GPU, on a machine that has none."""
     model = tiny("Llama")

@@ -195,7 +195,6 @@ def test_a_restarted_daemon_is_found_again(new_daemon: Any, model: Any) -> None:
 @pytest.mark.parametrize(("others", "words"), [
     ({"num_beams": 2}, "beam search"),
     ({"cache_implementation": "static"}, "StaticCache"),
-    ({"prompt_lookup_num_tokens": 3, "eos_token_id": 96}, "(?i)crop|assisted"),
 ])
 def test_ways_of_generating_that_are_refused(endpoint: str, model: Any, others: dict[str, Any], words: str) -> None:
     ids = prompt(64)
@@ -203,6 +202,21 @@ def test_ways_of_generating_that_are_refused(endpoint: str, model: Any, others: 
             chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint):
         generated(model, ids.repeat(1, 2), 20, **others)
     assert generated(model, ids, 2)[0].shape == (1, 2)  # the model is as it was
+
+
+@pytest.mark.parametrize("by", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_assisted_decoding_is_refused_before_anything_runs(endpoint: str, model: Any, plain: Any, by: str) -> None:
+    ids = prompt(32).repeat(1, 2)
+    others = {by: plain if by == "assistant_model" else 3, "eos_token_id": 96}
+    ran: list[Any] = []
+    hook = model.register_forward_pre_hook(lambda *_: ran.append(1))
+    with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint), \
+            pytest.raises(chunkkv.Unsupported, match="assisted decoding .* does not go together with compression"):
+        generated(model, ids, 4, **others)
+    assert not ran
+    generated(model, ids, 4, **others)
+    assert ran  # and behind the block the model has it again
+    hook.remove()
 
 
 def test_padding_is_refused(endpoint: str, model: Any) -> None:

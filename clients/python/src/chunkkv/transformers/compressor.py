@@ -22,7 +22,7 @@ from ..ranges import Range
 from ..wire import CacheState
 from .cache import ChunkKVCache, adopt, store_of
 from .capture import Call, begin, end, recording
-from .models import CACHE_NAMES, check_model, fresh_layers
+from .models import CACHE_NAMES, check_model, fresh_layers, without_assistants
 from .report import BudgetRaised, Report
 from .request import compress_store
 from .settings import OnError, Settings
@@ -114,10 +114,13 @@ class Compressor:
             self._try(self._client)
             stack.callback(self._release)
             stack.enter_context(recording(self._model))
+            stack.enter_context(without_assistants(self._model))
             before = self._model.register_forward_pre_hook(self._before, with_kwargs=True)
             stack.callback(before.remove)
             after = self._model.register_forward_hook(lambda *_: end(), always_call=True)
             stack.callback(after.remove)
+            filled = self._model.register_forward_hook(self._check_filled, with_kwargs=True)
+            stack.callback(filled.remove)
             self._stack = stack.pop_all()
         return self
 
@@ -198,6 +201,14 @@ class Compressor:
         wanted = not store.done or self._settings.every is not None
         begin(Call(store, self._settings.query_rows() if wanted else 0, wanted and self._settings.all_queries))
         return args, given
+
+    @staticmethod
+    def _check_filled(model: torch.nn.Module, _: Any, given: dict[str, Any], __: Any) -> None:
+        """A forward went well; one that left its cache empty would be compressed by nobody, and silently."""
+        store = next((store_of(given[name]) for name in CACHE_NAMES if given.get(name) is not None), None)
+        if store is not None and store.seen == 0:
+            raise Unsupported(f"this {type(model).__name__} wrote nothing to its cache, so there is nothing to compress: "
+                              "give the causal language model itself")
 
     def _is_due(self, store: Store) -> bool:
         every = self._settings.every

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,10 +38,22 @@ def check_model(model: Any) -> str:
         raise Unsupported(f"a {kind} is an encoder with a decoder, whose two caches cannot be compressed")
     if not getattr(model, "_supports_default_dynamic_cache", lambda: True)():
         raise Unsupported(f"a {kind} keeps a state of its own kind instead of a DynamicCache")
+    _check_decoder(model)
     _check_attention(model)
     _check_place(model)
     fresh_layers(model.config)
     return name
+
+
+def _check_decoder(model: torch.nn.Module) -> None:
+    """Attention must look back only: encoders take a cache as an argument, and keep nothing in it."""
+    layers = [module for module in model.modules() if hasattr(module, "layer_idx")
+              and (hasattr(module, "is_causal") or hasattr(module, "is_decoder"))]
+    looking_ahead = [getattr(layer, "is_causal", True) is False or getattr(layer, "is_decoder", True) is False
+                     for layer in layers]
+    if layers and all(looking_ahead):
+        raise Unsupported(f"this {type(model).__name__} is no decoder: its attention looks ahead, as an encoder's does, so "
+                          "it keeps no cache, and there is nothing to compress")
 
 
 def _check_attention(model: torch.nn.Module) -> None:
@@ -53,6 +67,28 @@ def _check_attention(model: torch.nn.Module) -> None:
 def attention_files(model: torch.nn.Module) -> list[str]:
     """Names of the Python modules that define a model's layers."""
     return sorted({type(module).__module__ for module in model.modules() if hasattr(module, "layer_idx")})
+
+
+@contextmanager
+def without_assistants(model: Any) -> Iterator[None]:
+    """Refuse assisted decoding where generate() asks for its candidates, which is before anything runs."""
+    name = "_get_candidate_generator"  # of Transformers 4 and 5; where there is none, its own check of crop() says it
+    if not hasattr(model, name):
+        yield
+        return
+    before = vars(model).get(name)
+    setattr(model, name, _refuse_assistant)
+    try:
+        yield
+    finally:
+        delattr(model, name)
+        if before is not None:
+            setattr(model, name, before)
+
+
+def _refuse_assistant(*_: Any, **__: Any) -> None:
+    raise Unsupported("assisted decoding (assistant_model, prompt_lookup_num_tokens) does not go together with "
+                      "compression: it takes back tokens, whose rows may have been dropped or moved")
 
 
 def _check_place(model: torch.nn.Module) -> None:
