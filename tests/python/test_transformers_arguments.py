@@ -112,9 +112,11 @@ def test_arguments_that_the_daemon_refuses_at_the_beginning(daemon: Any, model: 
     assert len(kv.reports) == 1
 
 
-def test_what_only_a_prompt_can_tell(daemon: Any, model: Any) -> None:
+@pytest.mark.parametrize("on_error", ["raise", "continue"])
+def test_what_only_a_prompt_can_tell(daemon: Any, model: Any, on_error: str) -> None:
+    """Raised also where what the daemon refuses is passed over: the arguments are wrong, not the daemon's state."""
     ids = prompt(120)
-    asked: dict[str, Any] = {"endpoint": daemon.prefix(), "keep_ratio": 0.5}
+    asked: dict[str, Any] = {"endpoint": daemon.prefix(), "keep_ratio": 0.5, "on_error": on_error}
     with chunkkv.compress(model, protect=[(0, 4), (100, 121)], **asked), \
             pytest.raises(chunkkv.InvalidArgument, match=r"protect\[1\]: \(100, 121\) ends behind the 120 tokens"):
         generated(model, ids, 2)
@@ -127,6 +129,9 @@ def test_what_only_a_prompt_can_tell(daemon: Any, model: Any) -> None:
     with chunkkv.compress(model, method="chunk-at", chunk_lengths=[60, 59], **asked), \
             pytest.raises(chunkkv.InvalidArgument, match="chunk_lengths: the entries add up to 119, must be 120"):
         generated(model, ids, 2)
+    with chunkkv.compress(model, method="chunk-at", chunk_lengths=[60, 60], **asked), \
+            pytest.raises(chunkkv.Unsupported, match="this is a batch of 2"):
+        generated(model, prompt(120, batch=2), 2)
 
 
 def test_a_client_and_an_endpoint_are_one_too_many(daemon: Any, model: Any) -> None:

@@ -189,6 +189,54 @@ def test_a_restarted_daemon_is_found_again(new_daemon: Any, model: Any) -> None:
     assert len(kv.reports) == 3
 
 
+@pytest.mark.parametrize(("asked", "later", "words"), [
+    ({}, 0, "compressed at 100 tokens, and none came since"),
+    ({"every": 64}, 0, "compressed at 100 tokens, and none came since"),
+    ({"method": "h2o"}, 0, "compressed at 100 tokens, and none came since"),
+    ({}, 70, "compressed at 100 tokens, and the queries of later ones are recorded with `every` only"),
+    ({"method": "snapkv-each"}, 70, "this method cannot do it again: the heads keep different rows"),
+    ({"method": "h2o"}, 70, "this method cannot do it again: h2o needs the queries of all rows"),
+    ({"every": 64}, 64, ""),
+    ({"method": "keydiff"}, 0, ""),
+    ({"method": "keydiff"}, 70, ""),
+], ids=str)
+def test_compressing_a_second_time_by_hand(endpoint: str, model: Any, asked: dict[str, Any], later: int,
+                                           words: str) -> None:
+    cache, ids = ChunkKVCache(model.config), prompt(100)
+    with torch.no_grad(), chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint, **asked) as kv:
+        model(ids, past_key_values=cache)
+        first = kv.compress(cache)
+        if later:
+            model(ids[:, :later], past_key_values=cache)
+        if words:
+            with pytest.raises(chunkkv.Unsupported, match=words):
+                kv.compress(cache)
+        else:
+            second = kv.compress(cache)
+            assert set(second.rows_after.values()) == {50 + later // 2}
+            if not later:  # the same rows
+                assert all(second.kept(layer).tolist() == first.kept(layer).tolist() for layer in range(4))
+        assert model(ids[:, :1], past_key_values=cache).logits.isfinite().all()
+
+
+def test_a_second_time_layers_that_hold_other_tokens_keep_what_is_protected(endpoint: str, model: Any) -> None:
+    """Each has positions of its own by then."""
+    cache, ids = ChunkKVCache(model.config), prompt(200)
+    asked: dict[str, Any] = {"method": "keydiff", "max_tokens": 100, "endpoint": endpoint}
+    with torch.no_grad():
+        with chunkkv.compress(model, **asked) as kv:
+            model(ids, past_key_values=cache)
+            first = kv.compress(cache)
+        held = [set(first.kept(layer).tolist()) for layer in range(4)]
+        assert held[0] != held[1]
+        with chunkkv.compress(model, **{**asked, "max_tokens": 60}, protect=[(20, 60)]) as kv:
+            model(ids[:, :1], past_key_values=cache)
+            again = kv.compress(cache)
+    assert set(again.rows_after.values()) == {60}
+    for layer in range(4):
+        assert held[layer] & set(range(20, 60)) <= set(again.kept(layer).tolist()) <= held[layer] | {200}
+
+
 # ---- refused, with a reason
 
 
@@ -211,7 +259,7 @@ def test_assisted_decoding_is_refused_before_anything_runs(endpoint: str, model:
     ran: list[Any] = []
     hook = model.register_forward_pre_hook(lambda *_: ran.append(1))
     with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint), \
-            pytest.raises(chunkkv.Unsupported, match="assisted decoding .* does not go together with compression"):
+            pytest.raises(chunkkv.Unsupported, match=r"assisted decoding .* does not go together with compression"):
         generated(model, ids, 4, **others)
     assert not ran
     generated(model, ids, 4, **others)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import methods
 from ..checks import whole
-from ..errors import ChunkkvError, invalid
+from ..errors import ChunkkvError, InvalidArgument, Unsupported, invalid
 from ..policy import MILLION, Policy
 
 HYBRID = "hybrid"  # the one method that is a plan for the layers of a model
@@ -90,6 +90,14 @@ def as_argument(error: ChunkkvError) -> ChunkkvError:
     field = re.sub(r"^(compress|plan)\.(groups\[\d+\]\.)?", "", error.field)
     error.field = re.sub(r"^(policies\[0\]|policy)\.", "", field).replace("policies[", "method[")
     return error
+
+
+def is_mistake(error: ChunkkvError) -> bool:
+    """Is it an argument of compress() that is wrong, or goes with no prompt like this, whatever the daemon does?"""
+    name = re.match(r"\w*", error.field)
+    arguments = {*ARGUMENTS, *(item.name for item in fields(Policy))}
+    return isinstance(error, Unsupported) or (isinstance(error, InvalidArgument) and name is not None
+                                              and name[0] in arguments)
 
 
 def check_lengths(lengths: Any) -> None:

@@ -20,6 +20,7 @@ from ..errors import ChunkkvError, DaemonUnavailable, Unsupported, invalid
 from ..policy import Policy
 from ..ranges import Range
 from ..wire import CacheState
+from .asked import is_mistake
 from .cache import ChunkKVCache, adopt, store_of
 from .capture import Call, begin, end, recording
 from .models import CACHE_NAMES, check_model, fresh_layers, without_assistants
@@ -58,7 +59,8 @@ def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None
         every: compress again whenever so many tokens came since; keep_ratio then counts in all tokens so far.
         protect: half-open ranges of positions that are kept; they must end within the prompt, unless `every` is given.
         chunk_lengths: with method "chunk-at": lengths of the chunks, all tokens together.
-        on_error: "continue" = where the daemon refuses and nothing is lost, go on with all rows; see `failures`.
+        on_error: "continue" = where the daemon refuses and nothing is lost, go on with all rows; see `failures`.  What
+            is wrong with these arguments is raised all the same.
         timeout: seconds for one compression.
         client: a connected client; None = one for the block.
         endpoint: of the daemon, as Client has it.
@@ -132,7 +134,8 @@ class Compressor:
         """Compress a cache now, instead of before its next token.
 
         Raises:
-            Unsupported: it is not one that was filled inside this block, or the block has ended.
+            Unsupported: it is not one that was filled inside this block, or the block has ended, or nothing came
+                since it was compressed before.
         """
         store = store_of(cache)
         if store is None or store not in self._stores or store.arena is None:
@@ -207,8 +210,8 @@ class Compressor:
         """A forward went well; one that left its cache empty would be compressed by nobody, and silently."""
         store = next((store_of(given[name]) for name in CACHE_NAMES if given.get(name) is not None), None)
         if store is not None and store.seen == 0:
-            raise Unsupported(f"this {type(model).__name__} wrote nothing to its cache, so there is nothing to compress: "
-                              "give the causal language model itself")
+            raise Unsupported(f"this {type(model).__name__} wrote nothing to its cache, so there is nothing to "
+                              "compress: give the causal language model itself")
 
     def _is_due(self, store: Store) -> bool:
         every = self._settings.every
@@ -218,7 +221,8 @@ class Compressor:
         try:
             self.compress(cache)
         except ChunkkvError as error:
-            if self._settings.on_error == "raise" or error.cache != CacheState.CLEAN or store.broken:
+            lost = error.cache != CacheState.CLEAN or store.broken
+            if self._settings.on_error == "raise" or lost or is_mistake(error):
                 raise
             self.failures.append(error)
             store.done, store.since = True, store.seen

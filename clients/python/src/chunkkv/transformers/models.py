@@ -52,8 +52,8 @@ def _check_decoder(model: torch.nn.Module) -> None:
     looking_ahead = [getattr(layer, "is_causal", True) is False or getattr(layer, "is_decoder", True) is False
                      for layer in layers]
     if layers and all(looking_ahead):
-        raise Unsupported(f"this {type(model).__name__} is no decoder: its attention looks ahead, as an encoder's does, so "
-                          "it keeps no cache, and there is nothing to compress")
+        raise Unsupported(f"this {type(model).__name__} is no decoder: its attention looks ahead, as an encoder's "
+                          "does, so it keeps no cache, and there is nothing to compress")
 
 
 def _check_attention(model: torch.nn.Module) -> None:

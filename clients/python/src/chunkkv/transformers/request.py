@@ -28,6 +28,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
         ChunkkvError: `cache` CLEAN: nothing was changed.  Else the cache refuses to go on.
     """
     assert store.arena is not None
+    settings.check_again(store)
     settings.check_batch(store.batch)
     settings.check_protected(store.seen)
     began = time.perf_counter()
@@ -36,7 +37,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     bytes_before = store.arena.memory.size
     if store.registered is None or not store.registered.serves(client):
         store.release()
-        store.registered = Registered(client, store, settings.each_layer)
+        store.registered = Registered(client, store, settings.each_layer(bool(store.positions)))
     registered = store.registered
     answers: list[Answer] = []
     found: list[tuple[Unit, Answer, int]] = []

@@ -92,18 +92,23 @@ class Settings:
     def _check_every(self, policies: Sequence[Policy]) -> None:
         """Compressing again needs positions, one list for all heads, and enough new queries."""
         every = whole("every", self.every, 1)
+        reason = self._only_once(policies)
+        if reason:
+            raise Unsupported(f"every={self.every} does not go together with this method: {reason}")
+        window = max((p.window or WINDOWS.get(p.profile, 32) for p in policies if p.reads_queries), default=1)
+        if every < window:
+            raise invalid("every", f"must be at least {window}, the query rows that vote, is {self.every}")
+
+    @staticmethod
+    def _only_once(policies: Sequence[Policy]) -> str:
+        """Why a cache cannot be compressed by these more than once; "" where it can."""
         reasons = {"h2o needs the queries of all rows": any(p.selector == "h2o" for p in policies),
                    "the heads keep different rows": any(p.heads == "each" for p in policies),
                    "layers keep different numbers of rows": any(p.beta for p in policies),
                    "layers that reuse scores would need the same rows as their leader": any(
                        (p.reuse or 1) > 1 for p in policies),
                    "profile kvpress compresses once": any(p.profile == "kvpress" for p in policies)}
-        for reason, holds in reasons.items():
-            if holds:
-                raise Unsupported(f"every={self.every} does not go together with this method: {reason}")
-        window = max((p.window or WINDOWS.get(p.profile, 32) for p in policies if p.reads_queries), default=1)
-        if every < window:
-            raise invalid("every", f"must be at least {window}, the query rows that vote, is {self.every}")
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def policies(self, layers: Sequence[int]) -> list[Policy]:
         """The plan for a model with these full-attention layers."""
@@ -119,10 +124,26 @@ class Settings:
         """Are the queries of all rows needed?"""
         return any(policy.selector == "h2o" for policy in self.policies((0, 1)))
 
-    @property
-    def each_layer(self) -> bool:
-        """Do layers go on with positions of their own, which a request can only have in groups of their own?"""
-        return self.every is not None and not all(policy.keeps_one_set for policy in self.policies((0, 1)))
+    def each_layer(self, again: bool) -> bool:
+        """Do layers have positions of their own, or go on with them, which a request can only have in groups of their
+        own?"""
+        return ((again or self.every is not None)
+                and not all(policy.keeps_one_set for policy in self.policies((0, 1))))
+
+    def check_again(self, store: Store) -> None:
+        """Unsupported where a cache that was compressed before cannot be now, with the reason."""
+        if not store.done:
+            return
+        begins = f"this cache was compressed at {store.since} tokens"
+        reads = self.all_queries or self.query_rows() > 0
+        if reads and store.positions and store.seen == store.since:
+            raise Unsupported(f"{begins}, and none came since whose queries could say which rows to drop")
+        reason = self._only_once(self.policies((0, 1)))
+        if store.positions and reason:
+            raise Unsupported(f"{begins}, and this method cannot do it again: {reason}")
+        if reads and self.every is None and store.seen > store.since:
+            raise Unsupported(f"{begins if store.positions else 'the prompt of this cache was passed over'}, and the "
+                              "queries of later ones are recorded with `every` only")
 
     def check_batch(self, sequences: int) -> None:
         """Unsupported where sequences of a batch could keep different numbers of rows."""
