@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -9,12 +10,17 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from chunkkv_eval import cli, expense, haystack, methods, plots, report, results, selector, suites, tasks
+from chunkkv_eval.daemon import private
 from chunkkv_eval.progress import Progress
 from chunkkv_eval.results import Cell, Record
 
@@ -194,6 +200,44 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
+def test_a_run_is_counted_apart_from_others_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    store = results.Store(tmp_path / "out.answers.jsonl")
+    store.add([replace(record("vote", i, run == "b"), run=run) for run in ("a", "b") for i in range(12)])
+    store.add([replace(record("snapkv", 0, True), run="b")])
+
+    def n_and_exact(run: str, *arguments: str) -> list[tuple[str, int, float]]:
+        monkeypatch.setattr(cli, "_measure", lambda *_: run)
+        assert cli.main(["--json", str(tmp_path / "out.json"), "--keep", "0.1", *arguments]) == 0
+        assert f"; {run}\n" in capsys.readouterr().out
+        return [(cell["method"], cell["n"], cell["exact"])
+                for cell in json.loads((tmp_path / "out.json").read_text())["cells"]]
+
+    assert n_and_exact("b", "--n", "12", "--method", "vote") == [("vote", 12, 1.0)]
+    assert n_and_exact("a", "--n", "2", "--method", "vote") == [("vote", 2, 0.0)]
+    assert n_and_exact("b", "--n", "2", "--method", "snapkv,vote") == [("snapkv", 1, 1.0), ("vote", 2, 1.0)]
+    assert store.others("b") == ["a"]
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    def digest(place: str, **files: bytes) -> str:
+        for name, content in files.items():
+            (tmp_path / place / "it").mkdir(parents=True, exist_ok=True)
+            (tmp_path / place / "it" / name.replace("_", ".")).write_bytes(content)
+        return results.digest_of(tmp_path / place / "it")
+
+    weights = bytes(results.WHOLE + 1)
+    one = digest("a", config_json=b"{}", model_safetensors=weights)
+    assert digest("b", config_json=b"{}", model_safetensors=weights) == one
+    assert digest("b", out_json=b"results that were put beside it") == one
+    assert digest("c", config_json=b"{} ", model_safetensors=weights) != one
+    assert digest("d", config_json=b"{}", model_safetensors=weights[:-1] + b"x") != one
+    assert digest("e", config_json=b"{}", model_safetensors=weights + b"\0") != one
+    for name, content in (("x", weights), ("y", b"x" + weights[1:])):
+        (tmp_path / name).write_bytes(content)
+    assert results.digest_of(tmp_path / "x") != results.digest_of(tmp_path / "y")
+
+
 def test_tables_and_plots() -> None:
     names = ("full", "vote", "snapkv-max", "chunkkv", "snapkv")
     records = [record(name, i, name != "snapkv" or i % 2 == 0, keep=1.0 if name == "full" else keep, context=context,
@@ -223,7 +267,9 @@ def test_tables_and_plots() -> None:
     (["--rows", "0"], "'0' is no whole number from 1 on"),
     (["--rows", "64,many"], "'many' is no whole number from 1 on"),
     (["--question", "half"], "none of visible, hidden"),
-    (["--n", "0"], "'0' is no whole number from 1 on"), (["--context", "1k"], "'1k' is no whole number from 1 on"),
+    (["--n", "0"], "'0' is no whole number from 1 on"),
+    (["--n", "99999999"], "'99999999' is above 100000"),
+    (["--context", "1k"], "'1k' is no whole number from 1 on"),
     (["--seed", "x"], "'x' is no whole number"), (["--threads", "-1"], "'-1' is no whole number from 1 on"),
     (["--suite", "quick,slow"], "'slow' is none of quick, paper"), (["--keep", ","], "the list is empty")])
 def test_wrong_arguments_are_refused(arguments: list[str], allowed: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +304,42 @@ def test_a_daemon_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixt
         ["--json", str(tmp_path / "out.json"), "--daemon", str(tmp_path / "program")], capsys)
 
 
+@pytest.mark.parametrize(("script", "says"), [
+    ("exit 0", " ended with status 0 before it answered, and said nothing"),
+    ("echo no such thing; exit 3", " ended with status 3 before it answered: no such thing"),
+    ("kill -9 $$", " was ended by signal 9 before it answered, and said nothing")])
+def test_a_daemon_that_ends_at_once(script: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    line = fails(["--json", str(tmp_path / "out.json"), "--daemon", str(program)], capsys)
+    assert line == f"chunkkv-eval: {program}{says}"
+
+
+@pytest.fixture
+def short_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for temporary files that leaves room for the names of sockets."""
+    with tempfile.TemporaryDirectory(prefix="ckv-") as directory:
+        monkeypatch.setattr("tempfile.tempdir", directory)
+        yield Path(directory)
+
+
+def test_directories_of_killed_runs_are_removed(short_path: Path) -> None:
+    ages = {"x-owned-dead": 3600, "x-owned-alive": 3600, "x-owned-new": 0, "x-other": 3600, "y-owned-dead": 3600}
+    for name, age in ages.items():
+        (short_path / name).mkdir()
+        (short_path / name / "log").write_text("")
+        os.utime(short_path / name, (time.time() - age,) * 2)
+    held = os.open(short_path / "x-owned-alive", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with private(None, "x-") as daemon:
+        assert {path.name for path in short_path.iterdir()} == {*ages, daemon.directory.name} - {"x-owned-dead"}
+        os.utime(daemon.directory, (0, 0))
+        with private(None, "x-"):
+            assert daemon.directory.is_dir()
+    os.close(held)
+
+
 @pytest.mark.parametrize("option", ["--json", "--report", "--plots"])
 def test_what_cannot_be_written_is_found_before_anything_runs(option: str, tmp_path: Path,
                                                               capsys: pytest.CaptureFixture[str],
@@ -267,11 +349,27 @@ def test_what_cannot_be_written_is_found_before_anything_runs(option: str, tmp_p
     (tmp_path / "file").write_text("")
     line = fails([option, str(tmp_path / "file" / "out")], capsys)
     assert str(tmp_path / "file") in line
+    wrong, what = (tmp_path / "file", "a file, and") if option == "--plots" else (tmp_path, "a directory, and")
+    assert f"{wrong}: {what}" in fails([option, str(wrong)], capsys)
 
 
 def test_answers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out.answers.jsonl").write_text('{"cell": 3}\n')
     assert "out.answers.jsonl, line 1: not an answer" in fails(["--json", str(tmp_path / "out.json")], capsys)
+
+
+def test_a_context_beyond_the_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cli.daemon, "client")
+    line = fails(["--json", str(tmp_path / "out.json"), "--context", "512,99999999"], capsys)
+    assert "--context 99999999: the longest text has " in line
+    texts = ["x. " * 2000]
+    for task, most in (("number", 666), ("perplexity", 903)):  # (6000 - 2000) / 6, (6000 - 96 * 6) / 6, and less
+        tasks.check_context(task, texts, most)
+        tasks.make(task, texts, most, 1, 0, encode=list)  # what is accepted can be made
+        with pytest.raises(ValueError, match=f"do for {most} tokens of {task}"):
+            tasks.check_context(task, texts, most + 1)
+    tasks.check_context("icl", texts, 5000)
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +384,7 @@ def test_packages_that_are_missing(endpoint: str, tmp_path: Path, capsys: pytest
     monkeypatch.setitem(sys.modules, "torch", None)
     line = fails(["--json", str(tmp_path / "out.json"), "--endpoint", endpoint], capsys)
     assert "torch" in line
-    assert "pip install 'chunkkv[eval]'" in line
+    assert "pip install 'clients/python[eval]'" in line
 
 
 def test_a_run_that_is_stopped_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str],
@@ -300,6 +398,40 @@ def test_a_run_that_is_stopped_says_how_it_goes_on(tmp_path: Path, capsys: pytes
         line = fails(["--json", str(tmp_path / f"{number}.json")], capsys)
         assert f"1 answers are in {tmp_path}/{number}.answers.jsonl" in line
         assert len(results.Store(tmp_path / f"{number}.answers.jsonl").records) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_fails_on_the_way_out_does_not_hide_the_stop(number: int, tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(args: object, store: results.Store) -> str:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            raise chunkkv.ChunkkvError("1 caches or requests still use it")
+
+    monkeypatch.setattr(cli, "_measure", stopped)
+    assert "chunkkv-eval: stopped; 0 answers are in " in fails(["--json", str(tmp_path / "out.json")], capsys)
+
+
+@pytest.mark.parametrize("error", [ValueError("one\n  two"), RuntimeError("one\ntwo")])
+def test_an_error_is_one_line(error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                              monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(args: object, store: results.Store) -> str:
+        raise error
+
+    monkeypatch.setattr(cli, "_measure", failed)
+    assert fails(["--json", str(tmp_path / "out.json")], capsys) == "chunkkv-eval: one two"
+
+
+@pytest.mark.parametrize("given", [["--task", "number"], ["--context", "1024"], ["--n", "100"], ["--method", "vote"],
+                                   ["--keep", "0.1"], ["--rows", "64"], ["--question", "visible"]])
+def test_a_suite_takes_no_options_of_its_own_beside_it(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--suite", "quick", *given], [*given, "--suite", "quick"]):
+        with pytest.raises(SystemExit) as error:
+            cli.main(arguments)
+        assert error.value.code == 2
+        assert f"argument --suite: a suite has its own {given[0]}; " in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_commands_of_the_document_are_understood() -> None:

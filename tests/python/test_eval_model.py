@@ -37,6 +37,19 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_text("no model")
     with pytest.raises((ValueError, OSError), match=r"x\.gguf"):
         model.Model(tmp_path / "x.gguf")
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    with pytest.raises(ValueError, match="no model and tokenizer that Transformers can load"):
+        model.Model(tmp_path)
+
+
+def test_a_context_beyond_the_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = model.Model(model.default_path()).positions
+    assert positions is not None
+    out = str(tmp_path / "out.json")
+    assert cli.main(["--context", str(positions - 159), "--n", "1", "--json", out]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"has {positions} positions" in said
+    assert said.endswith(f"at most {positions - 160}")
 
 
 def test_a_replay_on_all_rows_is_the_full_pass() -> None:
@@ -83,6 +96,7 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "5000 of 5000 questions to answer, about " in said
     assert "Traceback" not in said
+    assert "packed" not in said
     assert said.splitlines()[-1].startswith("chunkkv-eval: stopped; ")
     assert not out.exists()
     before = results.Store(answers).records
@@ -93,6 +107,11 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     assert sorted((one.cell.method, one.index) for one in after) == [
         (method, index) for method in ("full", "vote") for index in range(done + 1)]
     assert [cell["n"] for cell in json.loads(out.read_text())["cells"]] == [done + 1] * 2
+    for other in (["--seed", "2"], ["--dtype", "float32"]):  # of one file, but counted apart
+        count = len(results.Store(answers).records)
+        assert cli.main([*arguments, "--n", "1", *other]) == 0
+        assert len(results.Store(answers).records) == count + 2
+        assert [cell["n"] for cell in json.loads(out.read_text())["cells"]] == [1, 1]
 
 
 def test_the_table_beside_kvpress_counts_what_differs() -> None:

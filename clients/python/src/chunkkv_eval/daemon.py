@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -16,6 +18,8 @@ import chunkkv
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 20.0
+OWNED = "owned-"  # in the name of a directory whose owner holds a lock on it
+FRESH = 60.0  # seconds in which an owner may not have come to lock it
 
 
 def find_program() -> Path:
@@ -32,7 +36,7 @@ def find_program() -> Path:
     return Path(found).absolute()
 
 
-def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+def wait_ready(process: subprocess.Popen[bytes], program: Path, endpoint: str, log: Path) -> None:
     """Return when a daemon that was just started answers.
 
     Raises:
@@ -45,9 +49,15 @@ def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> No
                 client.ping()
             return
         except chunkkv.ChunkkvError as error:
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"chunkkvd is not ready: {error}\n{log.read_text(errors='replace')}") from error
-        time.sleep(0.05)
+            ended = process.poll()
+            if ended is None and time.monotonic() < end:
+                time.sleep(0.05)
+                continue
+            what = (f"has not answered in {READY_SECONDS:.0f} s ({error})" if ended is None else
+                    f"ended with status {ended} before it answered" if ended >= 0 else
+                    f"was ended by signal {-ended} before it answered")
+            said = log.read_text(errors="replace").strip()
+            raise RuntimeError(f"{program} {what}" + (f": {said}" if said else ", and said nothing")) from error
 
 
 @dataclass(frozen=True)
@@ -65,21 +75,40 @@ class Private:
     directory: Path
 
 
+def remove_stale(prefix: str) -> None:
+    """Remove directories of `private` whose process was killed: the lock that it held on its directory is free."""
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}{OWNED}*"):
+        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+            place = path.lstat()
+            if not stat.S_ISDIR(place.st_mode) or place.st_uid != os.getuid() or time.time() - place.st_mtime < FRESH:
+                continue
+            held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(held)
+
+
 @contextlib.contextmanager
 def private(program: Path | None = None, prefix: str = "chunkkv-eval-", *options: str) -> Iterator[Private]:
     """Run a daemon in a directory of its own, whose name begins with `prefix`, to the end of the block."""
-    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    program = program or find_program()
+    remove_stale(prefix)
+    directory = Path(tempfile.mkdtemp(prefix=f"{prefix}{OWNED}"))
     log = directory / "log"
-    command = [str(program or find_program()), "--runtime-dir", str(directory), "--endpoint", "main", *options]
+    command = [str(program), "--runtime-dir", str(directory), "--endpoint", "main", *options]
     if shutil.which("setpriv"):
         command = ["setpriv", "--pdeathsig", "TERM", *command]
+    held = os.open(directory, os.O_RDONLY)
     try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         with log.open("ab") as stream:
             # in a process group of its own: Ctrl-C is for the caller, who stops the daemon in order
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, process_group=0)
         try:
             endpoint = str(directory / "main")
-            wait_ready(process, endpoint, log)
+            wait_ready(process, program, endpoint, log)
             yield Private(endpoint, process.pid, directory)
         finally:
             process.terminate()
@@ -90,6 +119,7 @@ def private(program: Path | None = None, prefix: str = "chunkkv-eval-", *options
                 process.wait()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        os.close(held)
 
 
 @contextlib.contextmanager

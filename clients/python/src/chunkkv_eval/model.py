@@ -21,10 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from chunkkv.transformers import capture
 
+from .results import digest_of
 from .selector import Kept, Shape
 
 NAME = "chunkkv_eval"
@@ -151,9 +153,20 @@ class Model:
             raise ValueError(f"{path}: neither a directory nor a file")
         elif not (path / "config.json").is_file():
             raise ValueError(f"{path}: no config.json in it, as Transformers' save_pretrained() writes it")
-        self.name, self.dtype = path.stem if path.is_file() else path.name, dtype
-        self.tokenizer = AutoTokenizer.from_pretrained(**where)
-        self.model = AutoModelForCausalLM.from_pretrained(**where, dtype=TYPES[dtype], attn_implementation=NAME).eval()
+        self.name, self.dtype = path.stem if path.is_file() else path.resolve().name, dtype
+        self.digest = digest_of(path)
+        plain: dict[str, Any] = {"dtype": TYPES[dtype], "attn_implementation": NAME}
+        if path.is_file() and hasattr(transformers, "GgufConfig"):
+            # else newer ones may leave the weights packed, and warn of that where they do not, too
+            plain["quantization_config"] = transformers.GgufConfig(dequantize=True)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(**where)
+            loaded = AutoModelForCausalLM.from_pretrained(**where, **plain)
+        except ImportError:
+            raise
+        except Exception as error:  # of many kinds, by what is wrong with the files
+            raise ValueError(f"{path}: no model and tokenizer that Transformers can load: {error}") from error
+        self.model = loaded.eval()
         # Transformers 5.24 has a new name for it, and warns of the old one
         self._cache = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
         config = self.model.config.get_text_config()
@@ -166,6 +179,7 @@ class Model:
                            config.num_key_value_heads, config.num_attention_heads, dim, SHORT[dtype],
                            None if math.isclose(scale, 1 / math.sqrt(dim)) else scale)
         self.layers = config.num_hidden_layers
+        self.positions: int | None = getattr(config, "max_position_embeddings", None)
         self.scale = scale
         prefix = self.tokenizer("")["input_ids"]
         self.prefix = [token for token in prefix if token == self.tokenizer.bos_token_id]

@@ -1,12 +1,14 @@
 """Records of single answers, kept in a file as they come, and what they add up to.
 
 A record is one method's answer to one question. The file has one JSON object a line; a run that was cut off goes on
-where it stood, as what is there is not asked again. Differences between methods are paired: both answered the same
+where it stood, as what is there is not asked again. A file may hold answers of several runs (other models, seeds, more
+questions): what is counted is what one run asks for. Differences between methods are paired: both answered the same
 questions.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -47,7 +49,7 @@ class Record:
 
     Attributes:
         cell: where it belongs.
-        run: model, element type, texts and seed: records of different runs are not mixed.
+        run: model with a digest of its files, element type, texts and seed: records of different runs are not mixed.
         index: of the question.
         length: rows before compression.
         kept: rows kept, mean over layers and heads.
@@ -70,6 +72,29 @@ class Record:
     nll: float
     jaccard: float | None = None
     attention_error: float | None = None
+
+
+WHOLE = 1 << 22  # bytes of a file that are read to the last one
+PIECES, PIECE = 16, 1 << 16  # of a longer file: so many pieces of so many bytes, evenly spread to its end
+MODEL_FILES = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.safetensors", "*.bin", "*.gguf")
+
+
+def digest_of(model: Path) -> str:
+    """What tells a model from others of its name: sizes and contents of its files, long ones by pieces of them."""
+    files = [model] if model.is_file() else sorted(
+        {path for kind in MODEL_FILES for path in model.glob(kind) if path.is_file()})
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name if model.is_dir() else ''}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if size <= WHOLE:
+                digest.update(file.read())
+            else:
+                for i in range(PIECES):
+                    file.seek((size - PIECE) * i // (PIECES - 1))
+                    digest.update(file.read(PIECE))
+    return digest.hexdigest()[:12]
 
 
 class Store:
@@ -96,6 +121,16 @@ class Store:
     def has(self, cell: Cell, run: str, index: int) -> bool:
         """Was this answered already?"""
         return (cell, run, index) in self._there
+
+    def of(self, run: str, asked: Sequence[tuple[Sequence[Cell], int]]) -> list[Record]:
+        """The records of a run, of so many questions of those cells, by cells and then questions, each once."""
+        there = {(r.cell, r.index): r for r in self.records if r.run == run}
+        wanted = dict.fromkeys((cell, i) for cells, n in asked for cell in cells for i in range(n))
+        return [there[one] for one in wanted if one in there]
+
+    def others(self, run: str) -> list[str]:
+        """The other runs that the file has records of."""
+        return [name for name in dict.fromkeys(r.run for r in self.records) if name != run]
 
     def add(self, records: Sequence[Record]) -> None:
         """Append, and write."""

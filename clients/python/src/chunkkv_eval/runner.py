@@ -7,6 +7,7 @@ the question runs on what is left of it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 import time
@@ -39,10 +40,10 @@ def budget_of(cell: Cell, rows: int) -> int:
     return max(1, rows * chunkkv.millionths(cell.keep) // 1_000_000)
 
 
-def run_name(model: str, dtype: str, texts: Sequence[str], seed: int) -> str:
+def run_name(model: str, digest: str, dtype: str, texts: Sequence[str], seed: int) -> str:
     """What a record says of the run that it comes from."""
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
-    return f"{model} {dtype} texts {digest} seed {seed}"
+    prose = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
+    return f"{model} {digest} {dtype} texts {prose} seed {seed}"
 
 
 class Runner:
@@ -50,12 +51,21 @@ class Runner:
 
     def __init__(self, model: Model, client: chunkkv.Client, texts: list[str], seed: int, store: Store) -> None:
         self.model, self.client, self.texts, self.seed, self.store = model, client, texts, seed, store
-        self.run_name = run_name(model.name, model.dtype, texts, seed)
+        self.run_name = run_name(model.name, model.digest, model.dtype, texts, seed)
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Answer them all; says first how long that may take."""
-        open_ = [(job, i, cells) for job in jobs for i in range(job.n)
-                 if (cells := [cell for cell in job.cells() if not self.store.has(cell, self.run_name, i)])]
+        """Answer them all; says first how long that may take.
+
+        Raises:
+            ValueError: the model has fewer positions than a prompt.
+        """
+        longest = max(job.context for job in jobs)
+        if (positions := self.model.positions) is not None and longest + SLACK > positions:
+            raise ValueError(f"--context {longest}: {self.model.name} has {positions} positions "
+                             f"(max_position_embeddings), {SLACK} of them set aside for the question and its answer: "
+                             f"at most {positions - SLACK}")
+        open_ = [(job, i, cells) for job, every in [(job, job.cells()) for job in jobs] for i in range(job.n)
+                 if (cells := [cell for cell in every if not self.store.has(cell, self.run_name, i)])]
         if not open_:
             return
         weights = [expense.passes(cells) for _, _, cells in open_]
@@ -75,9 +85,14 @@ class Runner:
                     selector = Selector(self.client, self.model.shape, *room)
                 self.store.add(self._answer(selector, job, i, cells))
                 progress.step(f"{job.task} {job.context} {job.question}")
-        finally:
+        except BaseException:
+            # it may come amid a request that still uses the cache; the end of the session frees all of it
             if selector is not None:
-                selector.close()
+                with contextlib.suppress(chunkkv.ChunkkvError):
+                    selector.close()
+            raise
+        if selector is not None:
+            selector.close()
 
     def _pass_seconds(self) -> float:
         """How long the model takes for a pass of expense.PASS tokens, the faster of two."""

@@ -117,6 +117,20 @@ def _labels(rng: random.Random, context: int, band: int, encode: Encode) -> tupl
             place / len(lines))
 
 
+def check_context(task: str, texts: list[str], context: int) -> None:
+    """Find out before anything runs whether the texts have so many tokens in a row.
+
+    Raises:
+        ValueError: none of them has.
+    """
+    longest = max(map(len, texts))
+    spare = CONTINUATION * haystack.CHARACTERS_PER_TOKEN if task == "perplexity" else haystack.MARGIN
+    if task != "icl" and context * haystack.CHARACTERS_PER_TOKEN + spare >= longest:
+        most = max(0, (longest - spare - 1) // haystack.CHARACTERS_PER_TOKEN)
+        raise ValueError(f"--context {context}: the longest text has {longest} characters, which do for {most} tokens "
+                         f"of {task}; --text names other texts")
+
+
 def make(task: str, texts: list[str], context: int, seed: int, index: int, encode: Encode,
          prefix: list[int] | None = None) -> Sample:
     """A sample of a task.
