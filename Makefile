@@ -117,7 +117,7 @@ help:
 	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
 	@echo "make bench-accuracy-small    what each method changes in the output of attention, on real tensors"
 	@echo "make eval-quick              tasks on a real model: tables and plots in build/eval; installs torch; 15 minutes"
-	@echo "make eval                    the same with all tasks and lengths, for docs/quality.md; says first how long"
+	@echo "make eval                    all tasks and lengths with seed 9001, as two sections of docs/quality.md; says first how long"
 	@echo "make bench-kvpress   QUICK=1: the same model and prompts by kvpress and by the daemon: rows, text, time, memory"
 	@echo "make bench-random-problems   PROBLEMS=1000: reference, CPU path and NumPy model agree"
 	@echo "make lint      structure, style and spelling; compiles everything with -Werror"
