@@ -296,15 +296,30 @@ def test_caches_that_are_refused(endpoint: str, model: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_cache_in_shared_memory_is_not_copied(endpoint: str, model: Any, make: Any) -> None:
-    cache = ChunkKVCache(model.config)
+@pytest.mark.parametrize("kind", [ChunkKVCache, transformers.DynamicCache])
+def test_a_cache_in_shared_memory_is_not_copied(endpoint: str, model: Any, kind: Any, make: Any) -> None:
+    """Also not one that Transformers, or the caller, made."""
+    cache = kind(config=model.config)
     with chunkkv.compress(model, keep_ratio=0.5, endpoint=endpoint):
         generated(model, prompt(64), 2, past_key_values=cache)
     with pytest.raises(chunkkv.Unsupported, match="neither copied nor pickled"):
         make(cache.layers[1])
-    if make is not copy.copy:  # which would copy the list of layers, and no layer
-        with pytest.raises(chunkkv.Unsupported, match="neither copied nor pickled"):
-            make(cache)
+    with pytest.raises(chunkkv.Unsupported, match="neither copied nor pickled"):
+        make(cache)
+
+
+def test_a_report_names_the_layers_that_there_are(endpoint: str) -> None:
+    for kind, layers in (("Llama", "0 to 3"), ("Gemma3", "1, 3")):
+        model = tiny(kind, "sdpa")
+        with chunkkv.compress(model, keep_ratio=0.5, method="snapkv-each", endpoint=endpoint) as kv:
+            generated(model, prompt(64, batch=2), 2)
+        assert kv.last is not None
+        assert kv.last.kept(3, 1, 1).size == 32
+        for field, known, place in (("layer", layers, (99,)), ("layer", layers, (-1,)), ("sequence", "0 to 1", (1, 2)),
+                                    ("kv_head", "0 to 1", (1, 0, 2)), ("kv_head", "0 to 1", (1, 0, -1))):
+            with pytest.raises(chunkkv.InvalidArgument, match=f"{field}: {place[-1]} was not compressed: "
+                                                              f"these were {known} "):
+                kv.last.kept(*place)
 
 
 def test_errors_of_the_daemon_leave_the_rows(endpoint: str, model: Any) -> None:

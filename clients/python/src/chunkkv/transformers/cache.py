@@ -8,6 +8,7 @@ from typing import Any
 from transformers.cache_utils import Cache, DynamicCache
 
 from ..errors import Unsupported
+from .layer import not_copied
 from .models import fresh_layers
 from .store import Store
 
@@ -32,6 +33,10 @@ class ChunkKVCache(DynamicCache):
     def store(self) -> Store:
         """Its memory and lengths."""
         return _stores[self]
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Refused, for copy.copy(), too: two caches would write their new rows to the same place."""
+        raise not_copied()
 
 
 def store_of(cache: Any) -> Store | None:
@@ -70,5 +75,7 @@ def adopt(cache: Any, config: Any) -> Store:
         layers[layer.number] = layer
     cache.layers = layers
     cache.layer_class_to_replicate = None
+    if type(cache) is DynamicCache:  # as one that is made of it: it is not copied
+        cache.__class__ = ChunkKVCache
     _stores[cache] = store
     return store

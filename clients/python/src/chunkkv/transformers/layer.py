@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from .store import Store
 
 
+def not_copied() -> Unsupported:
+    """What is said of copies, of a cache or of one of its layers."""
+    return Unsupported("a cache in shared memory can be neither copied nor pickled: go on with it, or give the prompt "
+                       "again")
+
+
 class ChunkKVLayer(DynamicLayer):
     """Keys and values of one full-attention layer, in the memory of its Store.
 
@@ -119,8 +125,7 @@ class ChunkKVLayer(DynamicLayer):
 
     def __reduce_ex__(self, _: Any) -> Any:
         """Refused: the memory is shared with the daemon, once."""
-        raise Unsupported("a cache in shared memory can be neither copied nor pickled: go on with it, or give the "
-                          "prompt again")
+        raise not_copied()
 
     @staticmethod
     def _refuse_assignment(value: torch.Tensor | None) -> None:

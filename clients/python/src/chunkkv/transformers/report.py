@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..answer import Answer
+from ..errors import invalid
 from ..wire import KeptAll
 
 REMARKS = {KeptAll.SHORT: "; too short for this method", KeptAll.FITS: "; within the budget",
@@ -48,9 +49,18 @@ class Report:
     answers: Sequence[Answer] = field(repr=False)
 
     def kept(self, layer: int, sequence: int = 0, kv_head: int = 0) -> NDArray[np.uint32]:
-        """Positions of the rows that a layer holds now."""
+        """Positions of the rows that a layer held after this compression.
+
+        Raises:
+            InvalidArgument: there is no such sequence or compressed layer, or KV head where each has rows of its own.
+        """
+        _one_of("sequence", sequence, range(self.sequences))
+        _one_of("layer", layer, sorted(self.positions[sequence]))
         heads = self.positions[sequence][layer]
-        return heads[kv_head if len(heads) > 1 else 0]
+        if len(heads) == 1:
+            return heads[0]
+        _one_of("kv_head", kv_head, range(len(heads)))
+        return heads[kv_head]
 
     @property
     def kept_all(self) -> KeptAll:
@@ -73,3 +83,11 @@ class Report:
         if self.budget_raised:
             return f"; {self.budget} asked for, but these are always kept"
         return REMARKS.get(self.kept_all, "")
+
+
+def _one_of(field: str, number: int, known: Sequence[int]) -> None:
+    """InvalidArgument unless the number is known; it says which are."""
+    if number not in known:
+        whole = list(known) == list(range(known[0], known[-1] + 1))
+        which = f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
+        raise invalid(field, f"{number} was not compressed: these were {which}")
