@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -104,15 +105,19 @@ def test_layers_of_unlike_lengths_and_many_queries_at_once(daemon: Any) -> None:
 
 
 def test_a_second_turn_goes_on_behind_the_first(daemon: Any) -> None:
-    """generate() with a cache of the first turn, whose answer and new question come behind the kept rows."""
+    """generate() with a cache of the first turn, whose answer and new question come behind the kept rows, and are not
+    compressed."""
     model, ids = tiny("Qwen3"), prompt(100, seed=5)
     cache = chunkkv.transformers.ChunkKVCache(model.config)
-    with chunkkv.compress(model, endpoint=daemon.prefix(), keep_ratio=0.5) as kv:
-        first, _ = generated(model, ids, 5, past_key_values=cache)
+    given = {"past_key_values" if transformers.__version__.startswith("4.") else "cache": cache}
+    with warnings.catch_warnings(), chunkkv.compress(model, endpoint=daemon.prefix(), keep_ratio=0.5) as kv:
+        warnings.simplefilter("error", FutureWarning)  # this is the name that the version wants
+        first, _ = generated(model, ids, 5, **given)
         # the last token of the answer was chosen, but not yet processed: it belongs to the second turn
         whole = torch.cat([ids, first, prompt(6, seed=6)], 1)
-        second, logits = generated(model, whole, 4, past_key_values=cache)
+        second, logits = generated(model, whole, 4, **given)
     assert len(kv.reports) == 1
+    assert {layer.length for layer in cache.store.layers} == {50 + whole.shape[1] + 3 - 100}
     assert cache.get_seq_length() == whole.shape[1] + 3
     rows = whole[:, ids.shape[1] :]
     for i in range(4):

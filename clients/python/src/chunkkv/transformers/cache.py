@@ -22,7 +22,7 @@ class ChunkKVCache(DynamicCache):
 
         cache = ChunkKVCache(model.config)
         with chunkkv.compress(model, keep_ratio=0.2):
-            model.generate(**inputs, past_key_values=cache)
+            model.generate(**inputs, cache=cache)  # before Transformers 5.24: past_key_values=cache
     """
 
     def __init__(self, config: Any) -> None:
