@@ -7,17 +7,19 @@
 #
 # With CUDA unset it is 1 where tools/cuda-compiler finds a compiler.  What was chosen is said by `make all`.  The images
 # lie in build/cuda, since they are the same for every BUILD.
+CUDA_WANTED := $(if $(CUDA_COMPILER),$(CUDA_COMPILER),nvcc)
+CUDA_SETUP := $(if $(filter nvrtc,$(CUDA_WANTED)),nvrtc,cuda)
 CUDA_FOUND := $(if $(filter 0,$(CUDA)),,$(shell tools/cuda-compiler $(CUDA_COMPILER)))
 ifeq ($(CUDA),)
 CUDA := $(if $(CUDA_FOUND),1,0)
-CUDA_WHY := $(if $(CUDA_FOUND),,: there is no $(if $(CUDA_COMPILER),$(CUDA_COMPILER),nvcc), and `tools/setup cuda` installs one)
+CUDA_WHY := $(if $(CUDA_FOUND),,: there is no $(CUDA_WANTED), and `tools/setup $(CUDA_SETUP)` installs one)
 endif
 ifeq ($(filter 0 1,$(CUDA)),)
 $(error CUDA=$(CUDA) is neither 0 nor 1)
 endif
 ifeq ($(CUDA),1)
 ifeq ($(CUDA_FOUND),)
-$(error CUDA=1, and there is no $(if $(CUDA_COMPILER),$(CUDA_COMPILER),nvcc): `tools/setup cuda` installs nvcc, `tools/setup nvrtc` NVRTC)
+$(error CUDA=1, and there is no $(CUDA_WANTED): `tools/setup cuda` installs nvcc, `tools/setup nvrtc` NVRTC)
 endif
 CUDA_SAYS := CUDA=1: images for GPUs by $(wordlist 1,2,$(CUDA_FOUND)) ($(wordlist 3,99,$(CUDA_FOUND)))
 CUDA_IMAGES := build/cuda/$(firstword $(CUDA_FOUND))
@@ -44,5 +46,5 @@ $(O)/images-of: FORCE
 $(O)/libkernels.a: $(O)/images-of
 
 .PHONY: say-cuda
-say-cuda:
-	@echo "$(CUDA_SAYS)"
+say-cuda: # no shell sees the sentence: it would run what stands between backticks
+	$(info $(CUDA_SAYS))@:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
 import re
+import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -169,3 +171,43 @@ def test_machine_code_of_another_architecture_is_refused(tool: ModuleType, tmp_p
         tool.check_machine_code(path, 90)
         with pytest.raises(tool.Failed, match="machine 190, sm_90"):
             tool.check_machine_code(path, 80)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Of a checkout what chooses the compiler; its tools/setup only leaves a mark."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/cuda-compiler", tmp_path / "tools")
+    shutil.copy(ROOT / "kernels/cuda/images.mk", tmp_path)
+    script(tmp_path / "tools/setup", "touch installed")
+    return tmp_path
+
+
+def script(path: Path, line: str) -> None:
+    """A shell script of one line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+
+
+def say_cuda(checkout: Path, *variables: str, **environment: str) -> str:
+    """What `make all` says of images, with no compiler on PATH unless one is given."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    bare = checkout / "bare"
+    bare.mkdir(exist_ok=True)
+    for name in ("sh", "sed", "touch", "dirname"):
+        if not (bare / name).exists():
+            (bare / name).symlink_to(shutil.which(name) or name)
+    path = os.pathsep.join([*filter(None, [environment.pop("PATH", "")]), str(bare)])
+    make = [shutil.which("make") or "make", "--no-print-directory", "-f", "images.mk", "say-cuda", *variables]
+    done = subprocess.run(make, cwd=checkout, env={**kept, **environment, "PATH": path}, check=True, capture_output=True, text=True)
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+def test_a_build_without_a_compiler_says_how_to_get_one_and_installs_none(checkout: Path) -> None:
+    without = "CUDA=0: no images for GPUs: there is no {}, and `tools/setup {}` installs one"
+    assert say_cuda(checkout) == without.format("nvcc", "cuda")
+    assert say_cuda(checkout, "CUDA_COMPILER=nvrtc") == without.format("nvrtc", "nvrtc")
+    assert say_cuda(checkout, "CUDA=0") == "CUDA=0: no images for GPUs"
+    assert not (checkout / "installed").exists()
