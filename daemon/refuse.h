@@ -29,13 +29,14 @@ static inline bool ckv_refuse_at(struct ckv_record_status *status, enum ckv_code
 
 /*
  * ckv_refuse_quota() - QUOTA with the slot, what is used of it, what could be, and what more was asked for; the sentence says
- * whether that is the user's own maximum or its share.  Return: false, always.
+ * whether that is the user's own maximum, what one user alone may have, or its share.  Return: false, always.
  */
 static inline bool ckv_refuse_quota(struct ckv_record_status *status, const struct ckv_tenant *tenant, enum ckv_slot slot,
                                     uint64_t more, enum ckv_field field) {
         bool own = more > tenant->limit[slot] || tenant->used[slot] > tenant->limit[slot] - more;
+        enum ckv_detail detail = own ? CKV_D_QUOTA : ckv_tenant_alone(tenant, slot) ? CKV_D_QUOTA_ALONE : CKV_D_QUOTA_SHARE;
 
-        ckv_status_set(status, CKV_CODE_QUOTA, field, own ? CKV_D_QUOTA : CKV_D_QUOTA_SHARE, tenant->used[slot],
+        ckv_status_set(status, CKV_CODE_QUOTA, field, detail, tenant->used[slot],
                        own ? tenant->limit[slot] : ckv_tenant_most(tenant, slot), more);
         status->slot = slot == CKV_SLOT_FILES ? CKV_SLOT_REGIONS : slot == CKV_SLOT_DEVICE_BYTES ? CKV_SLOT_MAPPED_BYTES : slot;
         status->retry_after_ms = slot == CKV_SLOT_REQUESTS || slot == CKV_SLOT_QUEUED_BYTES ? CKV_RETRY_MS : 0;

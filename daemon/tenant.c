@@ -86,6 +86,10 @@ uint64_t ckv_tenant_most(const struct ckv_tenant *tenant, enum ckv_slot slot) {
         return CKV_MAX(CKV_MIN(tenant->limit[slot], share), tenant->used[slot]);
 }
 
+bool ckv_tenant_alone(const struct ckv_tenant *tenant, enum ckv_slot slot) {
+        return tenant->daemon->shares[slot].used <= tenant->used[slot];
+}
+
 /* within_limit() - would @more fit the user's own maximum, if @less were given back first? */
 static bool within_limit(const struct ckv_tenant *tenant, enum ckv_slot slot, uint64_t more, uint64_t less) {
         return more <= tenant->limit[slot] && tenant->used[slot] - less <= tenant->limit[slot] - more;

@@ -86,6 +86,9 @@ struct ckv_evictable {
  */
 uint64_t ckv_tenant_most(const struct ckv_tenant *tenant, enum ckv_slot slot);
 
+/* ckv_tenant_alone() - does nobody else hold anything of a slot that all tenants draw from? */
+bool ckv_tenant_alone(const struct ckv_tenant *tenant, enum ckv_slot slot);
+
 /**
  * ckv_charge_init() - take @amount of @slot from a tenant
  * @charge: zeroed or deinitialised before

@@ -112,12 +112,14 @@ START_TEST(reserve_is_for_newcomers) {
         ck_assert_uint_eq(ckv_tenant_most(greedy, CKV_SLOT_MAPPED_BYTES), 875000);
         ck_assert_int_eq(ckv_charge_init(&most, greedy, CKV_SLOT_MAPPED_BYTES, 875001), CKV_TENANT_E_QUOTA);
         ckv_refuse_quota(&status, greedy, CKV_SLOT_MAPPED_BYTES, 875001, CKV_F_NONE);
-        ck_assert_uint_eq(status.detail, CKV_D_QUOTA_SHARE);
+        ck_assert_uint_eq(status.detail, CKV_D_QUOTA_ALONE);
         ck_assert_uint_eq(status.arg[1], 875000);
         ck_assert_int_eq(ckv_charge_init(&most, greedy, CKV_SLOT_MAPPED_BYTES, 875000), 0);
         ck_assert_int_eq(ckv_charge_init(&more, greedy, CKV_SLOT_MAPPED_BYTES, 1), CKV_TENANT_E_QUOTA);
         ck_assert_uint_eq(ckv_tenant_most(victim, CKV_SLOT_MAPPED_BYTES), 125000 / 3);
         ck_assert_int_eq(ckv_charge_init(&little, victim, CKV_SLOT_MAPPED_BYTES, 125000 / 3), 0);
+        ckv_refuse_quota(&status, victim, CKV_SLOT_MAPPED_BYTES, 125000, CKV_F_NONE);
+        ck_assert_uint_eq(status.detail, CKV_D_QUOTA_SHARE);
         /* beyond the own maximum the sentence says that, share or no share */
         ckv_refuse_quota(&status, victim, CKV_SLOT_MAPPED_BYTES, 1000000, CKV_F_NONE);
         ck_assert_uint_eq(status.detail, CKV_D_QUOTA);
