@@ -298,17 +298,30 @@ static int complain(FILE *err, const char *what, const char *argument) {
         return CKV_OPTIONS_E_INVALID;
 }
 
-/* backend_check() - what options say of the device goes together */
-static int backend_check(const struct ckv_options *options, FILE *err) {
-        if (strcmp(options->backend, "cpu") != 0 && !ckv_options_cuda(options))
+/* backend_check() - what options say of the device goes together; @seen: which were given */
+static int backend_check(const struct ckv_options *options, const bool seen[static OPTIONS_N], const struct spec specs[static OPTIONS_N],
+                         FILE *err) {
+        static const struct {
+                int option;
+                bool cuda;
+        } of_one_backend[] = {
+                { OPTION_device, true }, { OPTION_device_scratch, true }, { OPTION_threads, false }, { OPTION_pin, false },
+                { OPTION_cpu_path, false }, { OPTION_scratch, false },
+        };
+        bool cuda = ckv_options_cuda(options);
+        char flag[64];
+
+        if (strcmp(options->backend, "cpu") != 0 && !cuda) {
                 fprintf(err, "--backend: must be cpu or cuda, is \"%s\"\n", options->backend);
-        else if (options->device[0] && !ckv_options_cuda(options))
-                fprintf(err, "--device: needs --backend cuda\n");
-        else if (options->cpu_path[0] && ckv_options_cuda(options))
-                fprintf(err, "--cpu-path: needs --backend cpu\n");
-        else
-                return 0;
-        return CKV_OPTIONS_E_INVALID;
+                return CKV_OPTIONS_E_INVALID;
+        }
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(of_one_backend); i++)
+                if (seen[of_one_backend[i].option] && of_one_backend[i].cuda != cuda) {
+                        fprintf(err, "%s: needs --backend %s\n", flag_format(specs[of_one_backend[i].option].name, flag),
+                                cuda ? "cpu" : "cuda");
+                        return CKV_OPTIONS_E_INVALID;
+                }
+        return 0;
 }
 
 int ckv_options_parse(struct ckv_options *options, int argc, char *argv[], FILE *out, FILE *err) {
@@ -346,5 +359,5 @@ int ckv_options_parse(struct ckv_options *options, int argc, char *argv[], FILE 
         }
         if (optind < argc)
                 return complain(err, "chunkkvd takes options only", argv[optind]);
-        return backend_check(options, err);
+        return backend_check(options, seen, specs, err);
 }

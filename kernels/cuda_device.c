@@ -92,17 +92,18 @@ static int find_by_uuid(struct ckv_cuda_device *device, const char *name, int co
 
 static int find_device(struct ckv_cuda_device *device, const char *name, struct ckv_cuda_fault *ret_fault) {
         int count = 0, mode = 0;
-        char *end = NULL;
-        long index = name ? strtol(name, &end, 10) : 0;
+        /* strtol would take blanks and signs */
+        bool is_index = name && *name && name[strspn(name, "0123456789")] == '\0';
+        long index = is_index ? strtol(name, NULL, 10) : 0;
 
         if (!CKV__CUDA(device, cuDeviceGetCount, &count))
                 return fail_call(device, ret_fault, "GPUs cannot be counted");
         if (!name && count != 1)
                 return fail(ret_fault, -ENODEV, "this process sees %d GPUs: name one with --device", count);
-        if (name && (end == name || *end != '\0'))
+        if (name && !is_index)
                 return find_by_uuid(device, name, count, ret_fault);
         if (index < 0 || index >= count)
-                return fail(ret_fault, -ENODEV, "there is no GPU %ld: this process sees %d", index, count);
+                return fail(ret_fault, -ENODEV, "there is no GPU %s: this process sees %d", name, count);
         if (!CKV__CUDA(device, cuDeviceGet, &device->device, (int)index) ||
             !CKV__CUDA(device, cuDeviceGetAttribute, &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device->device))
                 return fail_call(device, ret_fault, "the GPU does not answer");

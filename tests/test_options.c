@@ -189,6 +189,30 @@ START_TEST(what_is_no_option) {
 }
 END_TEST
 
+/* What one backend alone has is no option of the other, whatever its value and wherever it stands. */
+START_TEST(options_of_one_backend) {
+        static const char *const cpu[][2] = { { "--threads", "2" }, { "--pin", "off" }, { "--cpu-path", "avx2" }, { "--scratch", "1M" } };
+        static const char *const cuda[][2] = { { "--device", "0" }, { "--device-scratch", "256M" } };
+        char want[64];
+
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(cpu); i++) {
+                ck_assert_int_eq(PARSE(cpu[i][0], cpu[i][1], "--backend", "cpu"), 0);
+                ck_assert_int_eq(PARSE(cpu[i][0], cpu[i][1], "--backend", "cuda"), CKV_OPTIONS_E_INVALID);
+                (void)snprintf(want, sizeof(want), "%s: needs --backend cpu\n", cpu[i][0]);
+                ck_assert_str_eq(err_text, want);
+        }
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(cuda); i++) {
+                ck_assert_int_eq(PARSE("--backend", "cuda", cuda[i][0], cuda[i][1]), 0);
+                ck_assert_int_eq(PARSE(cuda[i][0], cuda[i][1]), CKV_OPTIONS_E_INVALID);
+                (void)snprintf(want, sizeof(want), "%s: needs --backend cuda\n", cuda[i][0]);
+                ck_assert_str_eq(err_text, want);
+        }
+        ck_assert_int_eq(PARSE("--backend", "cuda", "--slice-usec", "100"), 0);
+        ck_assert_int_eq(PARSE("--backend", "gpu"), CKV_OPTIONS_E_INVALID);
+        ck_assert_str_eq(err_text, "--backend: must be cpu or cuda, is \"gpu\"\n");
+}
+END_TEST
+
 START_TEST(help_and_version) {
         ck_assert_int_eq(PARSE("--version"), CKV_OPTIONS_E_VERSION);
         ck_assert_int_eq(PARSE("--help"), CKV_OPTIONS_E_DONE);
@@ -217,6 +241,7 @@ int main(void) {
         tcase_add_test(tcase, endpoints_at_most);
         tcase_add_test(tcase, text_lengths);
         tcase_add_test(tcase, what_is_no_option);
+        tcase_add_test(tcase, options_of_one_backend);
         tcase_add_test(tcase, help_and_version);
         suite_add_tcase(suite, tcase);
         srunner_run_all(runner, CK_NORMAL);

@@ -526,7 +526,9 @@ def start_failed(*options: str, program: str = "chunkkvd-standin", **faults: str
     (("--backend", "cuda", "--cpu-path", "scalar"), {}, "--cpu-path: needs --backend cpu"),
     (("--backend", "cuda"), {"VERSION": "12080"}, "update the driver"),
     (("--backend", "cuda"), {"FAIL": "cuInit:0:100"}, "no GPU is visible"),
-    (("--backend", "cuda", "--device", "7"), {}, "7"),
+    (("--backend", "cuda", "--device", "7"), {}, "there is no GPU 7"),
+    (("--backend", "cuda", "--device", "+0"), {}, '"+0" is no index'),
+    (("--backend", "cuda", "--device", " 0"), {}, '" 0" is no index'),
     (("--backend", "cuda", "--device", "GPU-00000000-0000-0000-0000-000000000000"), {}, "GPU-0000"),
 ])
 def test_starts_that_fail_with_a_sentence(tmp_path: Path, options: tuple[str, ...], faults: dict[str, str],
