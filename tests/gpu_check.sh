@@ -6,15 +6,29 @@
 #
 # Carry the repository and build/gpu-check (pack says how large both are, and fails above 64 MiB).  Where build/gpu-check
 # is missing and there is nvcc, it is built first.  Rows are in the order of what matters most: if the time ends early,
-# what was settled until then is in the report.  No row stops another.  --stand-in rehearses the run without a GPU.
-# The last line is the sum; the exit status is 1 if anything was WRONG.
+# what was settled until then is in the report.  No row stops another, and one that hangs is WRONG.  --stand-in rehearses
+# the run without a GPU.  A build/gpu-check of other sources than those that lie here is refused.
+# The last line is the sum; the exit status is 1 if anything was WRONG or nothing was ok, and 2 if there is no report.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 pack=build/gpu-check budget=480 most_mib=64
 
-pack_up() {
-        local build=build/gpu-check-build programs=(gpu-check chunkkvd chunkkvd-standin chunkkv-gate compress-cuda) kib
+usage() {
+        echo "usage: tests/gpu_check.sh pack | [--stand-in] [REPORT]" >&2
+        exit 2
+}
 
+# a number for all sources of the programs, without git, which the other machine may lack
+sources() {
+        find Makefile base proto ipc kernels daemon clients/c examples tests -type f \
+                \( -name Makefile -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.inc' -o -name '*.def' \
+                -o -name '*.mk' -o -name '*.proto' \) -print0 2>/dev/null | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16
+}
+
+pack_up() {
+        local build=build/gpu-check-build programs=(gpu-check chunkkvd chunkkvd-standin chunkkv-gate compress-cuda) kib of
+
+        of="$(sources) $(git describe --always --dirty --exclude='*' 2>/dev/null || echo 'a copy')"
         # the gate gets no LD_LIBRARY_PATH from the daemon, so programs know by themselves where their libraries lie
         make --no-print-directory O="$build" CUDA=1 CUDA_COMPILER=nvcc WERROR=1 -j"$(nproc)" \
                 LDFLAGS="-Wl,--disable-new-dtags,-rpath,'\$\$ORIGIN/lib'" all "${programs[@]/#/$build/}" \
@@ -27,6 +41,7 @@ pack_up() {
                 ldd "$program" | awk '$3 ~ /^\// { print $3 }'
         done | sort -u | grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|libresolv|ld-linux[^/]*)\.so' |
                 xargs -r cp -L -t "$pack/lib"
+        echo "$of" >"$pack/sources"
         kib=$(($(du -sk "$pack" | cut -f1) + $(git ls-files -z | du -ck --files0-from=- | tail -n 1 | cut -f1)))
         echo "$pack is ready: with the repository $((kib / 1024)) MiB of $most_mib"
         ((kib <= most_mib * 1024))
@@ -34,7 +49,7 @@ pack_up() {
 
 # row SECONDS NAME COMMAND...: one part of the report, within what is left of the time
 row() {
-        local limit=$1 name=$2 start=$SECONDS rc=0
+        local most=$1 limit=$1 name=$2 start=$SECONDS rc=0
         shift 2
         ((limit <= budget - SECONDS)) || limit=$((budget - SECONDS))
         echo
@@ -46,7 +61,13 @@ row() {
         # commands are functions of this file, which timeout cannot run by itself
         timeout --kill-after=3 "$limit" bash -o pipefail -c '"$@"' row "$@" </dev/null 2>&1 || rc=$?
         case $rc in
-                124 | 137) echo "-- ended at its limit of $limit s" ;;
+                124 | 137)
+                        if ((limit < most)); then
+                                echo "-- skipped: the rest of it, as the time is up"
+                        else
+                                echo "-- ended at its limit of $limit s: WRONG"
+                        fi
+                        ;;
                 0) echo "-- $((SECONDS - start)) s" ;;
                 *) echo "-- ended with status $rc after $((SECONDS - start)) s: WRONG" ;;
         esac
@@ -56,11 +77,23 @@ check() {
         "$pack/gpu-check" ${driver:+--driver "$driver"} --probes "$pack/gpu-probes.fatbin" "$@"
 }
 
+# libraries of the gate that lie in build/gpu-check alone
+lacking_in_a_sandbox() {
+        local cache name
+
+        cache=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p)
+        for name in $(ldd "$pack/chunkkv-gate" | awk '{ print $1 }'); do
+                if [[ -e $pack/lib/$name && $cache != *$name\ * ]]; then echo "$name"; fi
+        done | xargs
+}
+
 # the daemon in its sandbox or not, its gate, and an engine in another process
 end_to_end() {
-        local directory daemon rc=0 program=$pack/chunkkvd ratios=(0.2 0.1 0.3)
+        local directory daemon rc=0 program=$pack/chunkkvd ratios=(0.2 0.1 0.3) lacking
 
         [[ -z $driver || $1 == off ]] || { echo "skipped: stand-in, which lies where the sandbox lets nobody read" && return; }
+        lacking=$(lacking_in_a_sandbox)
+        [[ -z $lacking || $1 == off ]] || { echo "skipped: not installed here, and the sandbox hides $pack/lib: $lacking" && return; }
         directory=$(mktemp -d /tmp/gpu-check-XXXXXX)
         [[ -z $driver ]] || export LD_LIBRARY_PATH=$PWD/$pack/fake
         "$program" --version
@@ -82,15 +115,21 @@ end_to_end() {
 
 # kernels under NVIDIA's own checkers, a few jobs each: the emulator does not see everything that they do
 sanitized() {
-        local tool
+        local tool status bad=0
 
         [[ -z $driver ]] || { echo "skipped: stand-in" && return; }
         command -v compute-sanitizer >/dev/null || { echo "skipped: there is no compute-sanitizer" && return; }
         for tool in memcheck racecheck initcheck synccheck; do
                 GPU_CHECK_JOBS=8 timeout 25 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 5 \
                         "$pack/gpu-check" conform 2>&1 | grep -vE '^=+ *$' | tail -n 8
-                echo "$tool: status ${PIPESTATUS[0]}"
+                status=${PIPESTATUS[0]}
+                case $status in
+                        0) echo "$tool: ok" ;;
+                        124) echo "$tool: skipped: the rest of it, after 25 s" ;;
+                        *) echo "$tool: status $status: WRONG" && bad=1 ;;
+                esac
         done
+        return "$bad"
 }
 
 # what kvpress computes, in plain torch, on the shapes of row request
@@ -102,7 +141,7 @@ torch_formula() {
 }
 
 rows() {
-        echo "gpu-check of $(git log -1 --format=%h 2>/dev/null || echo 'a copy'), $(date -u +%FT%TZ), $(uname -m), $(nproc) CPUs"
+        echo "gpu-check of $of, $(date -u +%FT%TZ), $(uname -m), $(nproc) CPUs"
         [[ -z $driver ]] || echo "ON THE STAND-IN FOR THE DRIVER: no GPU is involved, times mean nothing"
         nvidia-smi --query-gpu=name,driver_version,compute_mode,memory.total --format=csv,noheader 2>/dev/null
         row 15 "1 driver, device, images, registers" check info
@@ -123,19 +162,32 @@ rows() {
         echo
 }
 
+give_up() {
+        echo "gpu_check: $1"
+        exit 2
+}
+
 driver=
 case ${1:-} in
-        pack) pack_up && exit ;;
+        pack)
+                (($# == 1)) || usage
+                pack_up
+                exit
+                ;;
         --stand-in) driver=$PWD/$pack/fake/libcuda.so.1 && shift ;;
 esac
-[[ ${1:-} != pack ]] || exit 1
+[[ $# -le 1 && ${1:-} != -* && ${1:-} != pack ]] || usage
 report=${1:-build/gpu-check.txt}
-[[ -x $pack/gpu-check ]] || pack_up || { echo "gpu_check: $pack is missing and cannot be built here" && exit 1; }
+[[ -x $pack/gpu-check ]] || pack_up || give_up "$pack is missing and cannot be built here"
+packed='' of='other sources'
+if [[ -e $pack/sources ]]; then read -r packed of <"$pack/sources"; fi
+[[ $packed == "$(sources)" ]] || give_up "$pack was made of $of, not of what lies here: tests/gpu_check.sh pack makes a new one"
+mkdir -p "$(dirname "$report")" 2>/dev/null
+: 2>/dev/null >"$report" || give_up "no report can be written to $report"
 SECONDS=0
-export -f end_to_end sanitized torch_formula check
+export -f end_to_end sanitized torch_formula check lacking_in_a_sandbox
 export pack driver
-mkdir -p "$(dirname "$report")"
-rows 2>&1 | tee "$report"
-wrong=$(grep -c 'WRONG$' "$report")
-echo "$(grep -c ': ok$' "$report") ok, $wrong wrong, $(grep -cE 'skipped: ' "$report") skipped, $SECONDS s" | tee -a "$report"
-((wrong == 0))
+rows 2>&1 | tee "$report" || give_up "$report is not complete"
+wrong=$(grep -c 'WRONG$' "$report") good=$(grep -c ': ok$' "$report")
+echo "$good ok, $wrong wrong, $(grep -cE 'skipped: ' "$report") skipped, $SECONDS s" | tee -a "$report" || exit 2
+((wrong == 0 && good > 0))

@@ -89,8 +89,11 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 }
 
 CUresult cuFuncGetAttribute(int *ret_value, int attribute, CUfunction function) {
+        const char *registers = attribute == CU_FUNC_ATTRIBUTE_NUM_REGS ? getenv("FAKECUDA_REGISTERS") : NULL;
+
         BEGIN();
-        *ret_value = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? atomic_load(&function->shared_most) : 0;
+        *ret_value = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? atomic_load(&function->shared_most) :
+                     registers ? (int)strtol(registers, NULL, 10) : 0;
         return CUDA_SUCCESS;
 }
 
