@@ -30,7 +30,17 @@ struct Index {
         uint32_t x, y, z;
 };
 
-const Index &thread_index();
+/* What a lane shows to its warp. */
+struct Words {
+        uint32_t word[8];
+
+        uint32_t operator[](uint32_t i) const {
+                return word[i];
+        }
+};
+
+/* What stands for a register is given by value: ThreadSanitizer then sees no memory, which the scheduler also writes. */
+Index thread_index();
 const Index &block_index();
 const Index &grid_size();
 void *shared_memory();
@@ -39,7 +49,7 @@ void warp_barrier();                    /* __syncwarp: the same for a warp */
 uint64_t exchange(uint64_t mine, uint32_t lane);        /* shuffle: what lane @lane gave; orders nothing */
 
 void show(const uint32_t *words, uint32_t count);       /* at most 8 words to the warp; orders nothing */
-const uint32_t *shown(uint32_t lane);   /* of a lane, until seen() */
+Words shown(uint32_t lane);             /* of a lane, until seen() */
 void seen();
 
 /* A copy that a thread has begun; late ones are made when it waits for them, others at once. */
@@ -86,7 +96,7 @@ static inline void load_tile(uint32_t ret[4], const void *row) {
         for (uint32_t i = 0; i < 4; i++) {
                 const char *at;
 
-                memcpy(&at, shown(i * 8 + lane / 4), sizeof(at));
+                memcpy(&at, shown(i * 8 + lane / 4).word, sizeof(at));
                 memcpy(&ret[i], at + lane % 4 * 4, 4);
         }
         seen();

@@ -87,7 +87,7 @@ struct Fiber {
         State state;
         int line;               /* of the __syncthreads it waits at */
         uint64_t shown;         /* what a shuffle gives to the others */
-        uint32_t words[8];      /* the same of mma and ldmatrix */
+        Words words;            /* the same of mma and ldmatrix */
         Copy copies[COPIES_MOST];       /* begun, not yet made */
         uint32_t copy_count;
 };
@@ -270,7 +270,7 @@ void run_block(uint32_t threads) {
 
 }
 
-const Index &thread_index() {
+Index thread_index() {
         return fibers[current].index;
 }
 
@@ -308,11 +308,11 @@ uint64_t exchange(uint64_t mine, uint32_t lane) {
 void show(const uint32_t *words, uint32_t count) {
         /* not by memcpy(), which ThreadSanitizer would take for an access of memory: these stand for registers */
         for (uint32_t i = 0; i < count; i++)
-                const_cast<volatile uint32_t *>(fibers[current].words)[i] = words[i];
+                const_cast<volatile uint32_t *>(fibers[current].words.word)[i] = words[i];
         wait(State::EXCHANGE, nullptr);
 }
 
-const uint32_t *shown(uint32_t lane) {
+Words shown(uint32_t lane) {
         return fibers[current / WARP * WARP + lane % WARP].words;
 }
 
