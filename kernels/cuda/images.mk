@@ -9,19 +9,22 @@
 # lie in build/cuda, since they are the same for every BUILD.
 CUDA_WANTED := $(if $(CUDA_COMPILER),$(CUDA_COMPILER),nvcc)
 CUDA_SETUP := $(if $(filter nvrtc,$(CUDA_WANTED)),nvrtc,cuda)
+# what was looked at and is not used, asked for only where it is said
+CUDA_PASSED_OVER = $(shell tools/cuda-compiler --passed-over $(CUDA_COMPILER))
+CUDA_NOT_USED = $(if $(CUDA_PASSED_OVER),; not used: $(CUDA_PASSED_OVER))
 CUDA_FOUND := $(if $(filter 0,$(CUDA)),,$(shell tools/cuda-compiler $(CUDA_COMPILER)))
 ifeq ($(CUDA),)
 CUDA := $(if $(CUDA_FOUND),1,0)
-CUDA_WHY := $(if $(CUDA_FOUND),,: there is no $(CUDA_WANTED), and `tools/setup $(CUDA_SETUP)` installs one)
+CUDA_WHY := $(if $(CUDA_FOUND),,: there is no $(CUDA_WANTED) to use, and `tools/setup $(CUDA_SETUP)` installs one)
 endif
 ifeq ($(filter 0 1,$(CUDA)),)
 $(error CUDA=$(CUDA) is neither 0 nor 1)
 endif
 ifeq ($(CUDA),1)
 ifeq ($(CUDA_FOUND),)
-$(error CUDA=1, and there is no $(CUDA_WANTED): `tools/setup cuda` installs nvcc, `tools/setup nvrtc` NVRTC)
+$(error CUDA=1, and there is no $(CUDA_WANTED) to use: `tools/setup cuda` installs nvcc, `tools/setup nvrtc` NVRTC$(CUDA_NOT_USED))
 endif
-CUDA_SAYS := CUDA=1: images for GPUs by $(wordlist 1,2,$(CUDA_FOUND)) ($(wordlist 3,99,$(CUDA_FOUND)))
+CUDA_SAYS = CUDA=1: images for GPUs by $(wordlist 1,2,$(CUDA_FOUND)) ($(wordlist 3,99,$(CUDA_FOUND)))$(CUDA_NOT_USED)
 CUDA_IMAGES := build/cuda/$(firstword $(CUDA_FOUND))
 kernels_SOURCES += $(CUDA_IMAGES)/images.c
 
@@ -34,7 +37,7 @@ $(CUDA_IMAGES)/images.c: $(CUDA_IMAGES)/compiler $(wildcard kernels/cuda/*) tool
 	@echo "  $(firstword $(CUDA_FOUND))  kernels/cuda/kernels.cu"
 	@$(CUDA_PYTHON) tools/cuda-images '$(CUDA_FOUND)' $(@D)
 else
-CUDA_SAYS := CUDA=0: no images for GPUs$(CUDA_WHY)
+CUDA_SAYS = CUDA=0: no images for GPUs$(if $(CUDA_WHY),$(CUDA_WHY)$(CUDA_NOT_USED))
 CUDA_IMAGES := kernels/cuda_image_none.c
 kernels_SOURCES += kernels/cuda_image_none.c
 endif

@@ -192,22 +192,45 @@ def script(path: Path, line: str) -> None:
 
 def say_cuda(checkout: Path, *variables: str, **environment: str) -> str:
     """What `make all` says of images, with no compiler on PATH unless one is given."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    kept = {"LANG": os.environ.get("LANG", "C")}
     bare = checkout / "bare"
     bare.mkdir(exist_ok=True)
     for name in ("sh", "sed", "touch", "dirname"):
         if not (bare / name).exists():
             (bare / name).symlink_to(shutil.which(name) or name)
-    path = os.pathsep.join([*filter(None, [environment.pop("PATH", "")]), str(bare)])
+    path = os.pathsep.join([*filter(None, [environment.get("PATH")]), str(bare)])
     make = [shutil.which("make") or "make", "--no-print-directory", "-f", "images.mk", "say-cuda", *variables]
-    done = subprocess.run(make, cwd=checkout, env={**kept, **environment, "PATH": path}, check=True, capture_output=True, text=True)
+    environment = {**kept, **environment, "PATH": path}
+    done = subprocess.run(make, cwd=checkout, env=environment, check=True, capture_output=True, text=True)
     assert not done.stderr
     return done.stdout.strip()
 
 
 def test_a_build_without_a_compiler_says_how_to_get_one_and_installs_none(checkout: Path) -> None:
-    without = "CUDA=0: no images for GPUs: there is no {}, and `tools/setup {}` installs one"
+    without = "CUDA=0: no images for GPUs: there is no {} to use, and `tools/setup {}` installs one"
     assert say_cuda(checkout) == without.format("nvcc", "cuda")
     assert say_cuda(checkout, "CUDA_COMPILER=nvrtc") == without.format("nvrtc", "nvrtc")
     assert say_cuda(checkout, "CUDA=0") == "CUDA=0: no images for GPUs"
     assert not (checkout / "installed").exists()
+
+
+def nvcc(folder: Path, version: str) -> str:
+    """A program that says that it is nvcc of this version."""
+    script(folder / "bin/nvcc", f'echo "Cuda compilation tools, release {version[:4]}, V{version}"')
+    return str(folder)
+
+
+def test_the_compiler_of_cuda_home_comes_before_that_on_path(checkout: Path) -> None:
+    home, path = nvcc(checkout / "home", "13.0.88"), nvcc(checkout / "path", "12.8.93") + "/bin"
+    assert say_cuda(checkout, CUDA_HOME=home, PATH=path) == f"CUDA=1: images for GPUs by nvcc 13.0.88 ({home}/bin/nvcc)"
+    assert say_cuda(checkout, PATH=path) == f"CUDA=1: images for GPUs by nvcc 12.8.93 ({path}/nvcc)"
+    nowhere = f"CUDA=1: images for GPUs by nvcc 12.8.93 ({path}/nvcc); not used: CUDA_HOME=/nonexistent has no bin/nvcc"
+    assert say_cuda(checkout, CUDA_HOME="/nonexistent", PATH=path) == nowhere
+
+
+def test_a_compiler_that_is_too_old_is_named(checkout: Path) -> None:
+    path = nvcc(checkout / "path", "12.4.131") + "/bin"
+    assert say_cuda(checkout, PATH=path) == (
+        "CUDA=0: no images for GPUs: there is no nvcc to use, and `tools/setup cuda` installs one; "
+        f"not used: {path}/nvcc is 12.4.131, and 12.8 or newer is wanted"
+    )
