@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from dataclasses import MISSING, fields
 from html import escape
 from itertools import pairwise
@@ -27,6 +26,7 @@ import chunkkv  # noqa: E402
 import demo  # noqa: E402
 import numpy as np  # noqa: E402
 from chunkkv import Policy, methods  # noqa: E402
+from chunkkv_eval.daemon import private  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "methods.md"
 RATIOS = (0.1, 0.2)
@@ -226,15 +226,10 @@ def draw_layers(text: Text) -> str:
 
 def draw(build: Path, to: Path) -> None:
     """Start a daemon, ask it, stop it; write both pictures."""
-    with tempfile.TemporaryDirectory(prefix="chunkkv-methods-") as directory:
-        daemon = demo.start(build, Path(directory))
-        try:
-            with chunkkv.Client(f"{directory}/main") as client:
-                text = Text(client)
-                for name, draw_it in (("methods", draw_methods), ("methods-layers", draw_layers)):
-                    (to / f"{name}.svg").write_text(draw_it(text))
-        finally:
-            demo.stop(daemon)
+    with private(build / "chunkkvd", "chunkkv-methods-") as daemon, chunkkv.Client(daemon.endpoint) as client:
+        text = Text(client)
+        for name, draw_it in (("methods", draw_methods), ("methods-layers", draw_layers)):
+            (to / f"{name}.svg").write_text(draw_it(text))
 
 
 def main() -> int:
