@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import gc
 import os
+import pickle
 import secrets
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,12 +55,24 @@ def test_extent_of_an_array() -> None:
     assert cuda._extent(of((3, 5)), None) == (4096, 30)
     assert cuda._extent(of((3, 5), (20, 2)), None) == (4096, 2 * 20 + 4 * 2 + 2)
     assert cuda._extent(4096, 100) == (4096, 100)
+    assert cuda._extent(of((), ()), None) == (4096, 2)
     with pytest.raises(TypeError, match="size"):
         cuda._extent(4096, None)
+    with pytest.raises(chunkkv.InvalidArgument, match=f"must be 1 to {2**64 - 1}, is 0"):
+        cuda._extent(4096, 0)
     with pytest.raises(chunkkv.InvalidArgument, match="must be 1 to 30, is 31"):
         cuda._extent(of((3, 5)), 31)
     with pytest.raises(chunkkv.InvalidArgument, match="negative"):
         cuda._extent(of((3, 5), (-20, 2)), None)
+
+
+@pytest.mark.parametrize("strides", [None, (16, 2)])
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4), (0, 0)])
+def test_an_empty_array_is_refused(shape: tuple[int, int], strides: tuple[int, int] | None) -> None:
+    for size in (None, 12):
+        with pytest.raises(chunkkv.InvalidArgument, match="has no bytes") as caught:
+            cuda._extent(of(shape, strides), size)
+        assert caught.value.field == "register_region"
 
 
 def test_message_of_a_handle() -> None:
@@ -85,3 +102,69 @@ def test_pieces_are_offered_in_order_and_closed() -> None:
     for fd, _ in pieces:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+def in_pieces() -> tuple[cuda.DeviceMemory, list[int]]:
+    pieces = tuple((os.memfd_create("piece"), 100) for _ in range(2))
+    return cuda.DeviceMemory(0x7000, 120, UUID, b"", 200, 10, 77, pieces), [fd for fd, _ in pieces]
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("again", [
+    lambda memory: dataclasses.replace(memory, size=100), copy.copy, copy.deepcopy,
+    lambda memory: cuda.DeviceMemory(**dataclasses.asdict(memory)),
+    lambda memory: dataclasses.replace(memory, pieces=memory.pieces[1:]),
+], ids=["replace", "copy", "deepcopy", "asdict", "a part"])
+def test_copies_own_the_pieces_together(again: Callable[[cuda.DeviceMemory], cuda.DeviceMemory]) -> None:
+    """Closed once, with the last of them: a second close would hit whoever has the number by then."""
+    for first_goes in (True, False):
+        memory, fds = in_pieces()
+        both = [memory, again(memory)]
+        del memory
+        both.pop(0 if first_goes else 1)
+        assert all(is_open(fd) for fd in fds)
+        both.clear()
+        assert not any(is_open(fd) for fd in fds)
+        strangers = [os.memfd_create("stranger") for _ in fds]  # get the numbers that were free
+        gc.collect()
+        assert all(is_open(fd) for fd in strangers)
+        for fd in strangers:
+            os.close(fd)
+
+
+def test_other_pieces_have_another_owner() -> None:
+    memory, fds = in_pieces()
+    more = os.memfd_create("piece")
+    other = dataclasses.replace(memory, pieces=((more, 100),))
+    del memory
+    assert [is_open(fd) for fd in (*fds, more)] == [False, False, True]
+    del other
+    assert not is_open(more)
+
+
+def test_pieces_are_not_pickled() -> None:
+    memory, _ = in_pieces()
+    with pytest.raises(TypeError, match="of this process alone"):
+        pickle.dumps(memory)
+    handle = cuda.DeviceMemory(0x7000, 500, UUID, BARE, 1000, 300, 77)
+    assert pickle.loads(pickle.dumps(handle)) == handle
+
+
+def test_a_closed_piece_is_told_before_any_is_offered() -> None:
+    memory, fds = in_pieces()
+    stranger = os.dup(fds[1])
+    os.close(fds[1])
+    try:
+        with pytest.raises(chunkkv.InvalidArgument, match=f"{fds[1]} is no open descriptor") as caught:
+            register_message(memory, 0, 120, Access.READ, lambda *_: pytest.fail("nothing is offered"))
+        assert caught.value.field == "register_region.vmm_tokens"
+    finally:
+        os.dup2(stranger, fds[1])  # the memory closes it
+        os.close(stranger)

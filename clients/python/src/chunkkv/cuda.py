@@ -14,8 +14,8 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from . import cuda_driver as cu
 from .checks import MOST_64, whole
@@ -24,6 +24,20 @@ from .wire import Code
 
 MOST_PIECES = 8192  # of one region
 _TORCH_HANDLE_VERSION = 2  # newest header of torch's handles that is known: version, type, 64 bytes
+
+
+class _Descriptors:
+    """Owner of the descriptors of VMM memory: closes them when the last DeviceMemory that has them is gone."""
+
+    def __init__(self, pieces: tuple[tuple[int, int], ...]) -> None:
+        self.all = frozenset(fd for fd, _ in pieces)
+        weakref.finalize(self, _close_all, sorted(self.all))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Descriptors:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("descriptors of device memory cannot be pickled: they are numbers of this process alone")
 
 
 @dataclass(frozen=True)
@@ -38,8 +52,8 @@ class DeviceMemory:
         alloc_size: bytes of the allocation that the handle opens, or of all pieces.
         offset: of the first byte in it.
         buffer_id: changes when the address is freed and used again.
-        pieces: VMM memory: a descriptor for each allocation and its bytes, side by side; they stay owned by this
-            object and are closed with it.
+        pieces: VMM memory: a descriptor for each allocation and its bytes, side by side; they are owned by this
+            object and its copies (dataclasses.replace()), and are closed with the last of them.
     """
 
     address: int
@@ -50,10 +64,11 @@ class DeviceMemory:
     offset: int
     buffer_id: int
     pieces: tuple[tuple[int, int], ...] = ()
+    _owner: _Descriptors | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.pieces:
-            weakref.finalize(self, _close_all, [fd for fd, _ in self.pieces])
+        if self._owner is None or not self._owner.all.issuperset(fd for fd, _ in self.pieces):
+            object.__setattr__(self, "_owner", _Descriptors(self.pieces) if self.pieces else None)
 
     def __repr__(self) -> str:
         kind = f"{len(self.pieces)} VMM pieces" if self.pieces else "IPC handle"
@@ -103,7 +118,9 @@ def _extent(memory: Any, size: int | None) -> tuple[int, int]:
     else:
         if size is None:
             raise TypeError("export() of a device pointer needs its size")
-        address, total = whole("register_region.address", memory, 1, MOST_64), size
+        return whole("register_region.address", memory, 1, MOST_64), whole("register_region.size", size, 1, MOST_64)
+    if total == 0:
+        raise invalid("register_region", "the tensor or array has no bytes")
     return address, whole("register_region.size", total if size is None else size, 1, total)
 
 
@@ -111,6 +128,8 @@ def _array_extent(interface: dict[str, Any]) -> tuple[int, int]:
     """Pointer and bytes from the first element to the end of the last."""
     shape: Sequence[int] = interface["shape"]
     item, strides = int(interface["typestr"][2:]), interface.get("strides")
+    if 0 in shape:
+        return int(interface["data"][0]), 0
     if strides is None:
         elements = 1
         for length in shape:

@@ -32,6 +32,8 @@ def register_message(memory: SharedMemory | DeviceMemory | int, offset: int, siz
         body.offset += memory.offset
         body.device_uuid, body.buffer_id = memory.device_uuid, memory.buffer_id
         if memory.pieces:
+            for fd, _ in memory.pieces:  # all of them, before the first is offered
+                _check_open("register_region.vmm_tokens", fd)
             body.vmm_tokens = b"".join(offer(fd, piece, OfferKind.CUDA_VMM) for fd, piece in memory.pieces)
         else:
             body.cuda_ipc.handle, body.cuda_ipc.alloc_size = memory.handle, memory.alloc_size
@@ -47,7 +49,11 @@ def register_message(memory: SharedMemory | DeviceMemory | int, offset: int, siz
 def size_of(fd: int) -> int:
     """Bytes of the file behind a descriptor."""
     of_type("memory", fd, SharedMemory, DeviceMemory, int)
+    return _check_open("memory", fd).st_size
+
+
+def _check_open(field: str, fd: int) -> os.stat_result:
     try:
-        return os.fstat(fd).st_size
+        return os.fstat(fd)
     except (OSError, OverflowError):
-        raise invalid("memory", f"{fd} is no open descriptor") from None
+        raise invalid(field, f"{fd} is no open descriptor") from None
