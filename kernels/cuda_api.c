@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { NVRTC_NEEDS = 12000 }; /* the oldest driver that loads what NVRTC of CUDA 12 makes */
+
 static int fail(struct ckv_cuda_fault *ret_fault, int r, CUresult code, const char *text) {
         *ret_fault = (struct ckv_cuda_fault){ .code = code };
         (void)snprintf(ret_fault->text, sizeof(ret_fault->text), "%s", text);
@@ -45,6 +47,7 @@ static const char *look_up(struct ckv_cuda *cuda) {
 }
 
 static int check_version(int version, int needed, struct ckv_cuda_fault *ret_fault) {
+        const char *other = needed > NVRTC_NEEDS && version >= NVRTC_NEEDS ? ", or build with CUDA_COMPILER=nvrtc" : "";
         char text[sizeof(ret_fault->text)];
 
         if (needed < CKV_CUDA_DRIVER_OLDEST)
@@ -52,8 +55,7 @@ static int check_version(int version, int needed, struct ckv_cuda_fault *ret_fau
         if (version >= needed)
                 return 0;
         (void)snprintf(text, sizeof(text), "the NVIDIA driver is made for CUDA %d.%d and the kernels here need one for CUDA %d.%d "
-                       "or newer: update the driver, or build with CUDA_COMPILER=nvrtc", version / 1000, version % 1000 / 10,
-                       needed / 1000, needed % 1000 / 10);
+                       "or newer: update the driver%s", version / 1000, version % 1000 / 10, needed / 1000, needed % 1000 / 10, other);
         return fail(ret_fault, -EOPNOTSUPP, 0, text);
 }
 

@@ -400,6 +400,24 @@ static void expect_refusal(const char *path, int needed, int r, const char *word
         ck_assert_msg(strstr(fault.text, words) != NULL, "%s", fault.text);
 }
 
+/* Other images are advised where this driver would load them. */
+START_TEST(old_drivers_and_other_images) {
+        static const struct {
+                const char *version;
+                int needed;
+                bool helps;
+        } cases[] = { { "12080", 13000, true }, { "12000", 13000, true }, { "11080", 13000, false }, { "11080", 12000, false } };
+        struct ckv_cuda_fault fault;
+        struct ckv_cuda cuda;
+
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(cases); i++) {
+                ck_assert_int_eq(setenv("FAKECUDA_VERSION", cases[i].version, 1), 0);
+                ck_assert_int_eq(ckv_cuda_load(support_fake_path(), cases[i].needed, &cuda, &fault), -EOPNOTSUPP);
+                ck_assert_msg((strstr(fault.text, "CUDA_COMPILER=nvrtc") != NULL) == cases[i].helps, "%s", fault.text);
+        }
+}
+END_TEST
+
 START_TEST(drivers_that_cannot_be_used) {
         struct ckv_cuda cuda;
         struct ckv_cuda_fault fault;
@@ -455,6 +473,7 @@ int main(void) {
         tcase_add_test(tcase, a_call_hangs_on_demand);
         tcase_add_test(tcase, the_log_has_the_order);
         tcase_add_test(tcase, drivers_that_cannot_be_used);
+        tcase_add_test(tcase, old_drivers_and_other_images);
         tcase_add_test(tcase, attributes_can_be_set);
         srunner_run_all(runner, CK_ENV);
         failed = srunner_ntests_failed(runner);
