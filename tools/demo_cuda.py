@@ -90,15 +90,24 @@ def show(text: demo.Text, answers: dict[float, SimpleNamespace]) -> None:
     demo.show_table(text, answers)
 
 
-def run_engine(build: Path, prefix: str) -> int:
-    """The engine's process from start to end; 1 if anything is wrong."""
+def ran_on(device: str) -> str:
+    """What the engine's line of its device means: a driver may be the stand-in, whoever chose it."""
+    if "stand-in" in device:
+        return "This ran on the STAND-IN for the driver, without a GPU."
+    if device:
+        return "This ran on a GPU, by its own driver."
+    return "This ran on no device: the engine did not get that far."
+
+
+def run_engine(build: Path, prefix: str) -> tuple[int, str]:
+    """The engine's process from start to end; 1 if anything is wrong, and its line of the device."""
     engine = subprocess.run(
         [build / "compress-cuda", demo.DATA.with_suffix(".safetensors"), *map(str, demo.RATIOS)], capture_output=True,
         text=True, timeout=ENGINE_SECONDS, check=False, env={**os.environ, "CHUNKKV_ENDPOINT": prefix})
     sys.stderr.write(engine.stderr)
     lines = engine.stdout.splitlines()
-    if not lines:
-        return 1
+    if not lines or not lines[0].startswith("device: "):
+        return 1, ""
     print(f"the engine: {lines[0]}")
     text = demo.load()
     answers = answers_in(engine.stdout, text)
@@ -107,9 +116,9 @@ def run_engine(build: Path, prefix: str) -> int:
     wrong = [int(n) for n in re.findall(r"^  (\d+) of \d+ rows on the device are not those", engine.stdout, re.M)]
     if engine.returncode or len(wrong) != len(demo.RATIOS):
         print(f"\nWRONG: {sum(wrong)} rows differ" if sum(wrong) else "\nthe engine did not end as it should")
-        return 1
+        return 1, lines[0]
     print(f"\nall rows of {len(wrong)} compressions, read back from the device, are bit for bit what the answers name")
-    return 0
+    return 0, lines[0]
 
 
 def run_demo(build: Path, gpu: bool) -> int:
@@ -123,8 +132,8 @@ def run_demo(build: Path, gpu: bool) -> int:
     with demo.private(daemon_program(build, gpu), "chunkkv-demo-", *options) as daemon:
         print(f"chunkkvd runs as process {daemon.pid}, sockets in {daemon.directory}")
         sys.stdout.flush()
-        bad = run_engine(build, daemon.endpoint)
-    print(f"This ran on {'a GPU, by its own driver' if gpu else 'the STAND-IN for the driver, without a GPU'}.")
+        bad, device = run_engine(build, daemon.endpoint)
+    print(ran_on(device))
     return bad
 
 
@@ -137,7 +146,10 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` stops the daemon
     gpu = arguments.driver == "gpu" if arguments.driver else gpu_is_here()
-    return run_demo(arguments.build.resolve(), gpu)
+    try:
+        return run_demo(arguments.build.resolve(), gpu)
+    except RuntimeError as error:  # of a daemon that does not start; its last line says why
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":
