@@ -193,6 +193,29 @@ static void lost_in_move(struct ckv_request *request) {
         }
 }
 
+void ckv_request_hung(struct ckv_request *request, uint64_t seconds) {
+        bool moves = request->job->stage == CKV_STAGE_MOVE;
+        struct ckv_record_status status;
+        struct ckv_answer answer;
+
+        ckv_assert_loop_thread();
+        ckv_refuse(&status, CKV_CODE_DEVICE_HUNG, CKV_F_NONE, moves ? CKV_D_MOVE_DEVICE_HUNG : CKV_D_DEVICE_HUNG, seconds, 0, 0);
+        if (moves && request->mode == CKV_MODE_IN_PLACE && request->job->steps.count > 0) {
+                /* as in lost_in_move(); where all steps are done, Repair finds that */
+                status.cache = CKV_CACHE_TORN_REPAIRABLE;
+        } else {
+                bool torn = moves && request->mode == CKV_MODE_IN_PLACE;
+
+                status.cache = torn ? CKV_CACHE_TORN : CKV_CACHE_CLEAN;
+                ckv_slot_code(request, status.code);
+                if (!ckv_slot_enter(request, torn ? CKV_PHASE_TORN : CKV_PHASE_FAILED) && !torn)
+                        ckv_refuse_cancelled(&status);
+        }
+        ckv_timeline_signal(&request->timeline);
+        ckv_answer_init(&answer, &status);
+        ckv_answer_send(&request->route, &answer, false);
+}
+
 /* settle_answer() - what is known at the end only */
 static void settle_answer(struct ckv_request *request) {
         struct ckv_record_result *result = &request->answer.record.body.result;

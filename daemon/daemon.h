@@ -59,9 +59,11 @@ struct ckv_daemon {
         struct ckv_closer *closer;      /* daemon/closer.c */
         uint64_t mapped_bytes;          /* that one user may register: --mapped-bytes, or what the memory limit leaves */
         struct ckv_share shares[_CKV_SLOT_N];   /* what all tenants draw from together */
-        bool draining;                  /* SIGTERM, or the device is lost: new work is refused, running jobs end */
+        bool draining;                  /* SIGTERM, or the device is lost or hangs: new work is refused, running jobs end */
         uint32_t import_count;          /* device memory that the backend is opening or closing */
-        struct ckv_device_end *device_end;      /* daemon/device.c: the device is lost, and the process about to end; or NULL */
+        struct ckv_device_end *device_end;      /* daemon/device.c: the device is lost or hangs, and the process about to end; or NULL */
+        uint64_t device_seen_nsec;      /* daemon/device.c: the last progress of the device that was seen, */
+        uint32_t device_still;          /* and how often in turn it was the same, with work inside */
         struct ckv_engine *engine;      /* daemon/engine.c: jobs in flight and waiting */
 };
 

@@ -11,14 +11,23 @@
  * (daemon/commit.c).  Requests that are held have written nothing.  Memory is
  * not unmapped, no context is taken down: the process leaves, and the service
  * manager starts another, to which clients come with their registrations.
+ *
+ * A kernel or a call that never returns ends the same way, but the jobs stay
+ * where they are: the thread that has them may go on at any time, so nothing of
+ * theirs is freed, and what it might still say is not heard.  Time without
+ * progress is counted in turns of the loop, since a process that was stopped, or
+ * a machine that slept, has not been hanging.
  */
 #include "daemon/device.h"
 
 #include "base/clock.h"
+#include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/macros.h"
 #include "daemon/daemon.h"
 #include "daemon/engine.h"
+#include "daemon/imported.h"
 #include "daemon/refuse.h"
 #include "daemon/request.h"
 #include "daemon/side.h"
@@ -32,6 +41,10 @@
 #define LOOK_USEC UINT64_C(10000)
 #define LEAVE_NSEC (100 * CKV_NSEC_PER_MSEC)
 #define GIVE_UP_NSEC CKV_NSEC_PER_SEC
+
+/* Looks in a row, a part of --device-timeout from one to the next, that must see no progress. */
+enum { STILL_MOST = 10 };
+#define USEC_PER_SEC (CKV_NSEC_PER_SEC / CKV_NSEC_PER_USEC)
 
 /* The last part of the device's memory is kept for those who come later, as with memory of the host (daemon/reload.c). */
 enum { RESERVE_PARTS = 8 };
@@ -76,16 +89,12 @@ int ckv_device_open(struct ckv_daemon *daemon) {
 }
 
 /* end_held() - requests that wait for their Commit: nothing of them was written */
-static void end_held(struct ckv_daemon *daemon, int code) {
-        struct ckv_record_status status;
-
-        ckv_refuse(&status, CKV_CODE_DEVICE_ERROR, CKV_F_NONE, CKV_D_DEVICE_LOST, 0, 0, 0);
-        status.driver_code = code;
+static void end_held(struct ckv_daemon *daemon, const struct ckv_record_status *status) {
         for (struct ckv_session *session = daemon->sessions; session; session = session->hh.next)
                 for (struct ckv_request *request = session->requests, *next; request; request = next) {
                         next = request->next;
                         if (request->hold_timer)
-                                ckv_hold_end(request, &status);
+                                ckv_hold_end(request, status);
                 }
 }
 
@@ -103,9 +112,22 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
 
+/* leave() - everything that was inside has been answered, or will be; @drained_nsec: when, or 0 */
+static void leave(struct ckv_daemon *daemon, uint64_t drained_nsec) {
+        struct ckv_device_end *end = calloc(1, sizeof(*end));
+
+        for (uint32_t i = 0; i < daemon->endpoint_count; i++)
+                ckv_side_notice_all(&daemon->endpoints[i], CKV_SIDE_NOTICE_DRAINING);
+        if (!end || sd_event_add_time_relative(daemon->event, NULL, CLOCK_MONOTONIC, LOOK_USEC, 1000, on_timer, daemon) < 0)
+                _exit(CKV_EXIT_HUNG);
+        end->since_nsec = ckv_now_nsec();
+        end->drained_nsec = drained_nsec;
+        daemon->device_end = end;
+}
+
 void ckv_device_look(struct ckv_daemon *daemon) {
         struct ckv_backend_health health;
-        struct ckv_device_end *end;
+        struct ckv_record_status status;
 
         if (daemon->device_end)
                 return;
@@ -117,12 +139,63 @@ void ckv_device_look(struct ckv_daemon *daemon) {
                 health.queued, health.running, (int)CKV_EXIT_HUNG);
         (void)sd_notify(0, "STOPPING=1\nSTATUS=the GPU's context is gone, starting anew");
         ckv_engine_give_up(daemon);
-        end_held(daemon, health.lost_code);
-        for (uint32_t i = 0; i < daemon->endpoint_count; i++)
-                ckv_side_notice_all(&daemon->endpoints[i], CKV_SIDE_NOTICE_DRAINING);
-        end = calloc(1, sizeof(*end));
-        if (!end || sd_event_add_time_relative(daemon->event, NULL, CLOCK_MONOTONIC, LOOK_USEC, 1000, on_timer, daemon) < 0)
-                _exit(CKV_EXIT_HUNG);
-        end->since_nsec = ckv_now_nsec();
-        daemon->device_end = end;
+        ckv_refuse(&status, CKV_CODE_DEVICE_ERROR, CKV_F_NONE, CKV_D_DEVICE_LOST, 0, 0, 0);
+        status.driver_code = health.lost_code;
+        end_held(daemon, &status);
+        leave(daemon, 0);
+}
+
+/* answer_hung() - whoever waits for the device; held requests are none of them any more */
+static void answer_hung(struct ckv_daemon *daemon, const struct ckv_record_status *status) {
+        for (struct ckv_session *session = daemon->sessions; session; session = session->hh.next) {
+                for (struct ckv_request *request = session->requests; request; request = request->next)
+                        ckv_request_hung(request, daemon->options->device_timeout);
+                for (uint32_t i = 0; session->window.entries && i < CKV_LIMIT_STORED_OUTCOMES; i++)
+                        if (session->window.entries[i].imported)
+                                ckv_imported_hung(session->window.entries[i].imported, status);
+        }
+}
+
+/* give_up_hung() - the device has made no progress for --device-timeout */
+static void give_up_hung(struct ckv_daemon *daemon, const struct ckv_backend_health *health) {
+        struct ckv_record_status status;
+
+        daemon->draining = true;
+        ckv_log(CKV_LOG_ERROR, DEVICE_HUNG, "seconds=%" PRIu64 " queued=%" PRIu32 " running=%" PRIu32 " imports=%" PRIu32 " status=%d",
+                daemon->options->device_timeout, health->queued, health->running, daemon->import_count, (int)CKV_EXIT_HUNG);
+        (void)sd_notify(0, "STOPPING=1\nSTATUS=the GPU hangs, starting anew");
+        ckv_engine_halt(daemon);
+        ckv_refuse(&status, CKV_CODE_DEVICE_HUNG, CKV_F_NONE, CKV_D_DEVICE_HUNG, daemon->options->device_timeout, 0, 0);
+        end_held(daemon, &status);
+        answer_hung(daemon, &status);
+        leave(daemon, ckv_now_nsec());
+}
+
+static int on_look(sd_event_source *source, uint64_t usec, void *userdata) {
+        struct ckv_daemon *daemon = userdata;
+        struct ckv_backend_health health;
+        bool same;
+
+        (void)usec;
+        if (daemon->device_end)
+                return 0;
+        daemon->ops->health(daemon->backend, &health);
+        same = health.last_progress_nsec == daemon->device_seen_nsec && health.queued + health.running + daemon->import_count > 0;
+        daemon->device_still = same ? daemon->device_still + 1 : 0;
+        daemon->device_seen_nsec = health.last_progress_nsec;
+        if (daemon->device_still >= STILL_MOST) {
+                give_up_hung(daemon, &health);
+                return 0;
+        }
+        (void)sd_event_source_set_time_relative(source, daemon->options->device_timeout * USEC_PER_SEC / STILL_MOST);
+        return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+}
+
+int ckv_device_watch(struct ckv_daemon *daemon) {
+        int r;
+
+        if (!ckv_options_cuda(daemon->options) || daemon->options->device_timeout == 0)
+                return 0;
+        r = sd_event_add_time_relative(daemon->event, NULL, CLOCK_MONOTONIC, 0, 1000, on_look, daemon);
+        return r < 0 ? ckv_error_origin(r) : 0;
 }

@@ -237,6 +237,11 @@ void ckv_engine_give_up(struct ckv_daemon *daemon) {
         }
 }
 
+void ckv_engine_halt(struct ckv_daemon *daemon) {
+        (void)sd_event_source_set_enabled(daemon->engine->source, SD_EVENT_OFF);
+        (void)sd_event_source_set_enabled(daemon->engine->timer, SD_EVENT_OFF);
+}
+
 bool ckv_engine_drained(const struct ckv_daemon *daemon) {
         return !daemon->engine || daemon->engine->inside + daemon->import_count == 0;
 }

@@ -28,6 +28,9 @@ void ckv_engine_import(struct ckv_daemon *daemon, struct ckv_import *import);
 /* ckv_engine_give_up() - the device is lost: jobs that wait here go to the backend, which sends them back */
 void ckv_engine_give_up(struct ckv_daemon *daemon);
 
+/* ckv_engine_halt() - the device hangs: what is inside stays there, and should it come back, nobody looks at it */
+void ckv_engine_halt(struct ckv_daemon *daemon);
+
 /**
  * ckv_engine_device_time() - slot DEVICE_TIME of a user, in milliseconds of device time
  * @ret_used:  what it has had and time has not made good yet

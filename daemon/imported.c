@@ -312,6 +312,10 @@ void ckv_imported_reaped(struct ckv_import *import) {
         ckv_session_settle(session);
 }
 
+void ckv_imported_hung(struct ckv_imported *imported, const struct ckv_record_status *status) {
+        answer_status(imported, status);
+}
+
 void ckv_imported_answer(struct ckv_imported *imported, const struct ckv_route *route, struct ckv_window_entry *entry) {
         imported->route = *route;
         imported->entry = entry;

@@ -54,6 +54,9 @@ bool ckv_imported_begin(struct ckv_session *session, const struct ckv_route *rou
 /* ckv_imported_reaped() - the device is through with it: opened, refused or closed */
 void ckv_imported_reaped(struct ckv_import *import);
 
+/* ckv_imported_hung() - the device hangs with it: whoever waits is answered so, and nothing is given back */
+void ckv_imported_hung(struct ckv_imported *imported, const struct ckv_record_status *status);
+
 /* ckv_imported_close() - no region has it any more: the driver lets go of it, a moment later. NULL is fine. */
 void ckv_imported_close(struct ckv_imported *imported);
 

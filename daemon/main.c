@@ -169,6 +169,7 @@ static int daemon_open(struct ckv_daemon *daemon) {
                 return r;
         r = ckv_closer_start(daemon);
         r = r ? r : ckv_engine_start(daemon);
+        r = r ? r : ckv_device_watch(daemon);
         return r ? failed("engine", r) : 0;
 }
 

@@ -305,8 +305,8 @@ static int backend_check(const struct ckv_options *options, const bool seen[stat
                 int option;
                 bool cuda;
         } of_one_backend[] = {
-                { OPTION_device, true }, { OPTION_device_scratch, true }, { OPTION_threads, false }, { OPTION_pin, false },
-                { OPTION_cpu_path, false }, { OPTION_scratch, false },
+                { OPTION_device, true }, { OPTION_device_scratch, true }, { OPTION_device_timeout, true },
+                { OPTION_threads, false }, { OPTION_pin, false }, { OPTION_cpu_path, false }, { OPTION_scratch, false },
         };
         bool cuda = ckv_options_cuda(options);
         char flag[64];

@@ -113,6 +113,13 @@ bool ckv_request_intact(const struct ckv_request *request, struct ckv_record_sta
 /* ckv_request_stage_done() - the backend is through with the job's stage: commit, hold, or answer and free */
 void ckv_request_stage_done(struct ckv_request *request);
 
+/**
+ * ckv_request_hung() - the device hangs with the job, @seconds without progress: say so, with the state of the cache
+ *
+ * Nothing is freed and no memory unmapped, since the device may go on at any time: the process must end soon.
+ */
+void ckv_request_hung(struct ckv_request *request, uint64_t seconds);
+
 /* ckv_request_commit() - decide, once and here, whether rows move; the request is submitted, or answered and freed */
 void ckv_request_commit(struct ckv_request *request);
 

@@ -192,7 +192,7 @@ END_TEST
 /* What one backend alone has is no option of the other, whatever its value and wherever it stands. */
 START_TEST(options_of_one_backend) {
         static const char *const cpu[][2] = { { "--threads", "2" }, { "--pin", "off" }, { "--cpu-path", "avx2" }, { "--scratch", "1M" } };
-        static const char *const cuda[][2] = { { "--device", "0" }, { "--device-scratch", "256M" } };
+        static const char *const cuda[][2] = { { "--device", "0" }, { "--device-scratch", "256M" }, { "--device-timeout", "1" } };
         char want[64];
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(cpu); i++) {

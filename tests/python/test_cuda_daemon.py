@@ -509,6 +509,78 @@ def test_a_driver_that_hangs_does_not_keep_the_process(new_gpu: Callable[..., Da
     assert "did not end within 5 s" in daemon.log()
 
 
+def after_hang(daemon: Daemon, client: chunkkv.Client) -> None:
+    """As after_loss(), with a line that says why."""
+    assert status_of_end(daemon) == LOST
+    assert "DEVICE_HUNG seconds=2 " in daemon.log()
+    del daemon.environment["FAKECUDA_HANG"]
+    daemon.restart()
+    client.reconnect()
+
+
+def test_a_kernel_that_hangs_while_scoring(new_gpu: Callable[..., Daemon]) -> None:
+    """Everybody who waits is told, those behind it in line too, and that nothing was changed."""
+    daemon = new_gpu("--device-timeout", "2", HANG="kernel:2")
+    with chunkkv.Client(daemon.prefix()) as client, chunkkv.Client(daemon.prefix()) as other:
+        caches = DeviceCache(client), DeviceCache(other)
+        errors: list[chunkkv.ChunkkvError] = []
+
+        def asking(who: chunkkv.Client, cache: DeviceCache) -> None:
+            request = cache.request()
+            errors.append(refused(Code.DEVICE_HUNG, "", lambda: who.compress(cache.cache, **request), "for 2 s"))
+
+        asked = [threading.Thread(target=asking, args=pair) for pair in zip((client, other), caches, strict=True)]
+        for thread in asked:
+            thread.start()
+        for thread in asked:
+            thread.join()
+        assert [error.cache for error in errors] == [CacheState.CLEAN] * 2
+        after_hang(daemon, client)
+        assert all(np.array_equal(cache.everything, cache.pristine) for cache in caches)
+
+
+@pytest.mark.parametrize("single_pass", [False, True], ids=["steps", "single pass"])
+def test_a_kernel_that_hangs_while_rows_move(new_gpu: Callable[..., Daemon], single_pass: bool) -> None:
+    """What was counted in steps can be gone on with by the next daemon."""
+    daemon = new_gpu("--device-timeout", "2", HANG="kernel:1" if single_pass else "kernel:2")
+    with chunkkv.Client(daemon.prefix()) as client:
+        cache = DeviceCache(client)
+        given = {"rows": engine.ROWS, "table": cache.table[: engine.ROWS // engine.BLOCK], "keep": KEEP, "timeout": 30}
+        error = refused(Code.DEVICE_HUNG, "", lambda: client.compress(cache.cache, single_pass=single_pass, **given))
+        assert error.cache == (CacheState.TORN if single_pass else CacheState.TORN_REPAIRABLE)
+        after_hang(daemon, client)
+        if not single_pass:
+            kept = np.concatenate([np.arange(*run) for run in KEEP])
+            assert client.repair(error.request_id).repaired
+            assert np.array_equal(cache.everything, cache.moves([kept] * engine.LAYERS))
+
+
+def test_a_registration_that_hangs(new_gpu: Callable[..., Daemon]) -> None:
+    daemon = new_gpu("--device-timeout", "2", HANG="cuIpcOpenMemHandle_v2:1")
+    with chunkkv.Client(daemon.prefix()) as client:
+        memory = DeviceBlock(MIB).export()
+        refused(Code.DEVICE_HUNG, "", lambda: client.register_region(memory, timeout=30))
+        after_hang(daemon, client)
+        client.register_region(memory)
+
+
+def test_a_daemon_that_was_stopped_has_not_hung(new_gpu: Callable[..., Daemon]) -> None:
+    """Time in which it did not run is none that the device let pass; an idle device does not hang either."""
+    daemon = new_gpu("--device-timeout", "1", DELAY="cuIpcOpenMemHandle_v2:300000")
+    assert daemon.process is not None
+    with chunkkv.Client(daemon.prefix()) as client:
+        block = DeviceBlock(MIB).export()
+        opening = threading.Thread(target=client.register_region, args=(block,), kwargs={"timeout": 30})
+        opening.start()
+        daemon.process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        daemon.process.send_signal(signal.SIGCONT)
+        opening.join()
+        time.sleep(1.5)
+        client.ping(timeout=5)
+    assert "DEVICE_HUNG" not in daemon.log()
+
+
 # ---- starting
 
 
