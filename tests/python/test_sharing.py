@@ -133,7 +133,7 @@ def test_greedy_user_leaves_room(new_daemon: Callable[..., Daemon]) -> None:
         held, most, details = greedy.hear()
         assert total - total // 8 - 8192 < held <= total - total // 8
         assert held <= most < held + 4096
-        assert "this user's share now" in details
+        assert "what one user alone may have" in details
         with Tenant(daemon.prefix(), live, VICTIM) as victim:
             most, kept = victim.hear()
             assert most >= (total // 8) // 3
