@@ -111,7 +111,7 @@ help:
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
 	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
-	@echo "make bench     QUICK=1: speed beside the machine's limits; hit or miss for each gate; ten minutes, or two"
+	@echo "make bench     speed beside the limits of the machine; hit or miss for each gate; ten minutes; QUICK=1: two; BESIDE=1: only moves and round trips again"
 	@echo "make bench-peers             kvpress and the daemon take turns: times, memory, rows; installs torch and kvpress"
 	@echo "make bench-report            write what both found into docs/performance.md"
 	@echo "make bench-peers-indices     kvpress and the daemon keep the same rows; installs torch and kvpress"
@@ -185,10 +185,11 @@ reliability-report:
 
 BENCH_PROGRAMS := $(patsubst %,$(O)/%,$(filter chunkkv-bench%,$(TEST_PROGRAMS)))
 QUICK ?= 0
+BESIDE ?= 0
 bench:
 	@tools/setup run
 	@$(MAKE) $(JOBS) all $(BENCH_PROGRAMS)
-	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/run.py $(if $(filter 1,$(QUICK)),--quick)
+	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/run.py $(if $(filter 1,$(QUICK)),--quick) $(if $(filter 1,$(BESIDE)),--beside)
 
 bench-peers:
 	@tools/setup peers

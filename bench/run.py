@@ -156,6 +156,15 @@ def others() -> Iterator[Row]:
         daemon.stop()
 
 
+def add_others(result: Row) -> None:
+    result["others"] = []
+    for row in others():
+        if "compact" in row or "rpc" in row:
+            result |= row
+        else:
+            result["others"].append(row)
+
+
 def picked_within(rows: list[Row]) -> float | None:
     """How much longer than the best path the picked one takes, at worst."""
     over = [row["picked_over_this"] for row in rows if row["picked_over_this"] is not None]
@@ -177,11 +186,8 @@ def measure(plan: Plan) -> Row:
                        for row in lines_of("chunkkv-bench", "peaks", "--threads", count, "--repeats", plan.repeats,
                                            "--pool", plan.pool_mib)]
     report.print_peaks(result["peaks"])
-    for row in others() if plan.beside else ():
-        if "compact" in row or "rpc" in row:
-            result |= row
-        else:
-            result["others"].append(row)
+    if plan.beside:
+        add_others(result)
     report.print_head()
     rows = scores(plan, threads)
     add_requests(rows, plan)
@@ -198,12 +204,16 @@ def main() -> int:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", const="quick", dest="size", help="two minutes")
     size.add_argument("--tiny", action="store_const", const="tiny", dest="size", help="seconds; figures mean nothing")
+    size.add_argument("--beside", action="store_true", help="moves and bare round trips again, into what --out holds")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json")
     args = parser.parse_args()
 
     start = time.monotonic()
-    size_name = args.size or "full"
-    result = {"size": size_name} | measure(PLANS[size_name])
+    if args.beside:
+        result = json.loads(args.out.read_text())
+        add_others(result)
+    else:
+        result = {"size": args.size or "full"} | measure(PLANS[args.size or "full"])
     result["gates"] = gates.judge(result)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     args.out.with_suffix(".md").write_text(report.markdown(result))
