@@ -86,7 +86,7 @@ def test_a_program_in_c_with_another_clock(daemon: Daemon, which: int) -> None:
 def test_nothing_expires_by_a_pause(new_daemon: Callable[..., Daemon]) -> None:
     """All processes of the daemon stand still for a while, as in a suspend: sessions and requests go on."""
     daemon = new_daemon(endpoints=("main", "other"))
-    neighbour = Neighbour(daemon.prefix("other"))
+    neighbour = Neighbour(daemon.prefix("other"), timeout=20.0)
     with chunkkv.Client(daemon.prefix(), timeout=20.0) as client, prepared(client) as cache:
         digest = client.plan(cache, rows=256, keep_ratio=0.5).groups[0].kept_digest
         neighbour.start()

@@ -20,14 +20,14 @@ ROWS = 256
 class Neighbour(threading.Thread):
     """Another session on another endpoint, which must notice nothing."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, timeout: float = 5.0) -> None:
         super().__init__()
-        self.prefix, self.ending = prefix, threading.Event()
+        self.prefix, self.timeout, self.ending = prefix, timeout, threading.Event()
         self.calls, self.slowest, self.error = 0, 0.0, ""
 
     def run(self) -> None:
         try:
-            with chunkkv.Client(self.prefix) as client:
+            with chunkkv.Client(self.prefix, timeout=self.timeout) as client:
                 while not self.calls or not self.ending.wait(0.005):
                     start = time.monotonic()
                     client.ping()

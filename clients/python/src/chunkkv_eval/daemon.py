@@ -75,12 +75,13 @@ class Private:
     directory: Path
 
 
-def remove_stale(prefix: str) -> None:
-    """Remove directories of `private` whose process was killed: the lock that it held on its directory is free."""
-    for path in Path(tempfile.gettempdir()).glob(f"{prefix}{OWNED}*"):
+def remove_stale(prefix: str, ours: Path) -> None:
+    """Remove directories of `private`, older than ours, whose process was killed: the lock that it held is free."""
+    now = ours.stat().st_mtime
+    for path in ours.parent.glob(f"{prefix}{OWNED}*"):
         with contextlib.suppress(OSError):  # somebody else's, or gone by now
             place = path.lstat()
-            if not stat.S_ISDIR(place.st_mode) or place.st_uid != os.getuid() or time.time() - place.st_mtime < FRESH:
+            if not stat.S_ISDIR(place.st_mode) or place.st_uid != os.getuid() or now - place.st_mtime < FRESH:
                 continue
             held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
@@ -94,8 +95,8 @@ def remove_stale(prefix: str) -> None:
 def private(program: Path | None = None, prefix: str = "chunkkv-eval-", *options: str) -> Iterator[Private]:
     """Run a daemon in a directory of its own, whose name begins with `prefix`, to the end of the block."""
     program = program or find_program()
-    remove_stale(prefix)
     directory = Path(tempfile.mkdtemp(prefix=f"{prefix}{OWNED}"))
+    remove_stale(prefix, directory)
     log = directory / "log"
     command = [str(program), "--runtime-dir", str(directory), "--endpoint", "main", *options]
     if shutil.which("setpriv"):
