@@ -115,8 +115,9 @@ def score_table(rows: list[Row]) -> Iterator[str]:
 
 
 def growth_table(result: Row) -> Iterator[str]:
-    yield from table(["rows", "score ms", "ns a row", "extra memory", "of K"], [
-        [str(row["tokens"]), f"{row['score_ms']:.1f}", f"{1e6 * row['score_ms'] / row['tokens']:.1f}",
+    yield from table(["rows", "score ms", "spread", "ns a row", "extra memory", "of K"], [
+        [str(row["tokens"]), cell(row, "score_ms", 1), cell(row, "spread", 2),
+         f"{1e6 * row['score_ms'] / row['tokens']:.1f}",
          f"{row['extra_bytes'] / 2**20:.1f} MiB", f"{100 * row['extra_bytes'] / row['k_bytes']:.1f} %"]
         for row in result["growth"]])
 
@@ -125,10 +126,10 @@ def sections(result: Row) -> dict[str, list[str]]:
     """The measured parts of the document, by the name of their marker."""
     own = [row for row in result["rows"] if "measured_as" not in row]
     rpc, compact = result["rpc"] or {}, result["compact"] or {}
-    others = [f"Moves reach {compact.get('ratio_20k', '-')} (20 KB runs) and {compact.get('ratio_2k5', '-')} "
+    others = [f"Moves reach {cell(compact, 'ratio_20k', 3)} (20 KB runs) and {cell(compact, 'ratio_2k5', 3)} "
               "(2.5 KB runs) of one memcpy of the same bytes. A request takes "
-              f"{rpc.get('p50_us', '-')} us beside its kernels, p50, where bare round trips take "
-              f"{rpc.get('floor_p50_us', '-')} us."]
+              f"{cell(rpc, 'p50_us', 1)} us beside its kernels, p50, where bare round trips take "
+              f"{cell(rpc, 'floor_p50_us', 1)} us."]
     return {"machine": list(about(result)), "gates": list(gate_table(result)),
             "main": list(score_table([row for row in own if row["main"]])),
             "extra": list(score_table([row for row in own if not row["main"]])),
@@ -172,6 +173,9 @@ def main() -> int:
     document = ROOT / "docs" / "performance.md"
     written = document.read_text()
     bench, peers = ROOT / "build" / "bench.json", ROOT / "build" / "bench-peers.json"
+    if not bench.exists():
+        print("there are no figures yet: run make bench first", file=sys.stderr)
+        return 1
     result = json.loads(bench.read_text())
     for name, lines in sections(result).items():
         written = fill_in(written, name, lines)

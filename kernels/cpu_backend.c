@@ -267,7 +267,7 @@ static int start_pool(struct ckv_backend *backend, const struct ckv_backend_opti
 
 static void set_info(struct ckv_backend *backend) {
         struct ckv_backend_info *info = &backend->info;
-        char model[32], paths[22], rest[48];
+        char model[32], paths[40], rest[60];     /* of all paths: 33, and 16 beside them */
 
         ckv__cpu_model(model, sizeof(model));
         ckv__cpu_choice_names(backend->choice, paths, sizeof(paths));
