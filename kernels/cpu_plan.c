@@ -97,14 +97,6 @@ static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group
         return r;
 }
 
-static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, int r) {
-        if (r == CKV_SELECT_E_UNSUPPORTED)
-                return CKV_JOB_UNSUPPORTED;
-        if (r == CKV_SELECT_E_WINDOW_OVER_BUDGET)
-                return CKV_JOB_WINDOW_OVER_BUDGET;
-        return r == 0 && budget->refused ? CKV_JOB_BUDGET : CKV_JOB_OK;
-}
-
 /* Turn to a layer: it is to be scored, or its scores were given. */
 static void begin_layer(struct ckv_cpu_plan *plan, const struct ckv_job_group *group, uint32_t layer) {
         plan->layer = layer;
@@ -123,7 +115,7 @@ static int enter_group(struct ckv_cpu_plan *plan, struct ckv_job_group *group) {
         if (!plan->protected_rows)
                 return -ENOMEM;
         r = ckv_select_budget(selection, plan->protected_rows, &group->budget);
-        plan->job->outcome = outcome_of_budget(&group->budget, r);
+        plan->job->outcome = ckv_sets_outcome(&group->budget, r);
         if (r != 0 || plan->job->outcome != CKV_JOB_OK)
                 return r;
         r = ckv_sets_init(plan->job, group);

@@ -93,14 +93,6 @@ static int allocate(struct ckv_cuda_plan *plan, const struct ckv_job_group *grou
         return !plan->own_units || (need_rows && !plan->own_rows) ? -ENOMEM : 0;
 }
 
-static enum ckv_job_outcome outcome_of_budget(const struct ckv_budget *budget, int r) {
-        if (r == CKV_SELECT_E_UNSUPPORTED)
-                return CKV_JOB_UNSUPPORTED;
-        if (r == CKV_SELECT_E_WINDOW_OVER_BUDGET)
-                return CKV_JOB_WINDOW_OVER_BUDGET;
-        return r == 0 && budget->refused ? CKV_JOB_BUDGET : CKV_JOB_OK;
-}
-
 /* S5 and S6. Return: 0, or -ENOMEM, or 1 with the job's outcome. */
 static int enter_group(struct ckv_cuda_plan *plan, struct ckv_job_group *group) {
         int r;
@@ -109,7 +101,7 @@ static int enter_group(struct ckv_cuda_plan *plan, struct ckv_job_group *group) 
         if (!plan->protected_rows)
                 return -ENOMEM;
         r = ckv_select_budget(&group->selection, plan->protected_rows, &group->budget);
-        plan->job->outcome = outcome_of_budget(&group->budget, r);
+        plan->job->outcome = ckv_sets_outcome(&group->budget, r);
         if (r != 0 || plan->job->outcome != CKV_JOB_OK)
                 return r < 0 ? r : 1;
         r = ckv_sets_init(plan->job, group);

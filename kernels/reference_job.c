@@ -179,12 +179,7 @@ static int plan_one(struct ckv_job *job, struct ckv_job_group *group, const stru
 
 /* What the budget decided without scores, as an outcome. Return: is there nothing more to plan? */
 static bool refused(struct ckv_job *job, const struct ckv_budget *budget, int r) {
-        if (r == CKV_SELECT_E_UNSUPPORTED)
-                job->outcome = CKV_JOB_UNSUPPORTED;
-        else if (r == CKV_SELECT_E_WINDOW_OVER_BUDGET)
-                job->outcome = CKV_JOB_WINDOW_OVER_BUDGET;
-        else if (r == 0 && budget->refused)
-                job->outcome = CKV_JOB_BUDGET;
+        job->outcome = ckv_sets_outcome(budget, r);
         return job->outcome != CKV_JOB_OK;
 }
 

@@ -45,6 +45,14 @@ static int init_budgets(const struct ckv_job *job, struct ckv_job_group *group) 
         return 0;
 }
 
+enum ckv_job_outcome ckv_sets_outcome(const struct ckv_budget *budget, int r) {
+        if (r == CKV_SELECT_E_UNSUPPORTED)
+                return CKV_JOB_UNSUPPORTED;
+        if (r == CKV_SELECT_E_WINDOW_OVER_BUDGET)
+                return CKV_JOB_WINDOW_OVER_BUDGET;
+        return r == 0 && budget->refused ? CKV_JOB_BUDGET : CKV_JOB_OK;
+}
+
 int ckv_sets_init(const struct ckv_job *job, struct ckv_job_group *group) {
         bool one = group->policy.layers == CKV_LAYERS_ONE;
         size_t layers = one ? CKV_MIN(group->layer_count, 1) : group->layer_count;

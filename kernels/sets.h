@@ -15,6 +15,9 @@
  * group always leads: a part of a hybrid group has a grid or protected rows of its own. */
 uint32_t ckv_sets_next_leader(const struct ckv_job_group *group, uint32_t layer);
 
+/* ckv_sets_outcome() - how a job stands after ckv_select_budget() returned @r; CKV_JOB_OK too where memory ran out */
+enum ckv_job_outcome ckv_sets_outcome(const struct ckv_budget *budget, int r);
+
 /**
  * ckv_sets_init() - room for the kept sets, layer budgets and kept mass, once the budget is known and not refused
  * @job: its other groups with the same number are parts of the same layer group, whose layers count for beta

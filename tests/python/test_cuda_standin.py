@@ -17,20 +17,11 @@ import pytest
 
 import chunkkv
 from chunkkv import Code, cuda
-from daemon import build_directory, is_sanitizer_build
+from cuda_engine import driver
+from daemon import is_sanitizer_build
 
 TOTAL, PIECE = 1 << 20, 64 << 10
 U64 = ctypes.c_uint64
-
-
-def stand_in() -> ctypes.CDLL:
-    """The driver of this process, with the device's context on this thread."""
-    library = ctypes.CDLL(str(build_directory() / "fake" / "libcuda.so.1"))
-    context = ctypes.c_void_p()
-    assert library.cuInit(0) == 0
-    assert library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-    assert library.cuCtxSetCurrent(context) == 0
-    return library
 
 
 def allocate(library: ctypes.CDLL, function: str, *more: int) -> int:
@@ -47,7 +38,7 @@ def opened_elsewhere(memory: cuda.DeviceMemory) -> bytes:
 
 
 def open_handle() -> None:
-    base, library = U64(), stand_in()
+    base, library = U64(), driver()
     handle = (ctypes.c_ubyte * 64).from_buffer_copy(sys.stdin.buffer.read())
 
     class Handle(ctypes.Structure):
@@ -59,7 +50,7 @@ def open_handle() -> None:
 
 
 def case_handle() -> None:
-    base = allocate(stand_in(), "cuMemAlloc_v2")
+    base = allocate(driver(), "cuMemAlloc_v2")
     ctypes.memset(base + 300, 7, 100)
     memory = cuda.export(base + 300, 100)
     assert (memory.address, memory.size, memory.offset, memory.alloc_size) == (base + 300, 100, 300, TOTAL)
@@ -73,7 +64,7 @@ def case_handle() -> None:
 
 def case_any_thread() -> None:
     """A thread without a context exports as well, and has none afterwards."""
-    library = stand_in()
+    library = driver()
     base = allocate(library, "cuMemAlloc_v2")
     seen: list[object] = []
 
@@ -89,7 +80,7 @@ def case_any_thread() -> None:
 
 def case_pieces() -> None:
     """VMM memory: a descriptor for each allocation that the extent touches."""
-    library = stand_in()
+    library = driver()
     at, handle = U64(), U64()
     prop = (ctypes.c_int * 8)(1, 1, 1, 0, 0, 0, 0, 0)  # CUmemAllocationProp: pinned, descriptors, on device 0
     access = (ctypes.c_int * 3)(1, 0, 3)
@@ -107,14 +98,14 @@ def case_pieces() -> None:
 
 
 def case_pool() -> None:
-    base = allocate(stand_in(), "cuMemAllocAsync", 0)
+    base = allocate(driver(), "cuMemAllocAsync", 0)
     with pytest.raises(chunkkv.Unsupported, match="stream-ordered pool") as caught:
         cuda.export(base, 100)
     assert caught.value.code == Code.HANDLE_UNSUPPORTED
 
 
 def case_managed() -> None:
-    library = stand_in()
+    library = driver()
     host = ctypes.c_void_p()
     assert library.cuMemHostAlloc(ctypes.byref(host), ctypes.c_size_t(4096), 0) == 0
     for address in (allocate(library, "cuMemAllocManaged", 1), host.value):
@@ -123,7 +114,7 @@ def case_managed() -> None:
 
 
 def case_unknown() -> None:
-    stand_in()
+    driver()
     with pytest.raises(chunkkv.InvalidArgument, match="no address that CUDA knows"):
         cuda.export(4096, 100)
 
@@ -131,7 +122,7 @@ def case_unknown() -> None:
 def case_error() -> None:
     """An error of the driver comes with its name and its number."""
     os.environ["FAKECUDA_FAIL"] = "cuIpcGetMemHandle:1:801"
-    base = allocate(stand_in(), "cuMemAlloc_v2")
+    base = allocate(driver(), "cuMemAlloc_v2")
     with pytest.raises(chunkkv.Unsupported, match=r"cuIpcGetMemHandle: .*\(801\)") as caught:
         cuda.export(base, 100)
     assert caught.value.driver_code == 801
