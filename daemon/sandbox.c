@@ -18,7 +18,13 @@
  * A backend that needs more (device files, arch_prctl for tile registers) gets
  * it here, in these two tables, and nowhere else.  What the NVIDIA driver needs
  * is there with --backend cuda only.  Which files and calls that are was read,
- * not tried: there was no GPU where this was written.
+ * not tried: there was no GPU where this was written.  cuInit() writes the names
+ * of its threads to /proc/PID/task/TID/comm, makes a memfd, and listens on an
+ * abstract socket, on which it hands its descriptor of /dev/nvidia-uvm to those
+ * who open its memory; one that may not answers "operating system call failed"
+ * (304).  A path is bound by Landlock all the same.  Modules are loaded and
+ * device files made before the daemon starts: nvidia-modprobe, which the driver
+ * would execute for it, gets no rights from here.
  */
 #include "daemon/sandbox.h"
 
@@ -83,11 +89,11 @@ static const struct ckv_filter_call calls[] = {
         ALLOW(getgid), ALLOW(getegid), ALLOW(getrandom), ALLOW(getrlimit), ALLOW(prlimit64), ALLOW(getrusage), ALLOW(sysinfo),
         ALLOW(uname), ALLOW(prctl), ALLOW(arch_prctl), ALLOW(seccomp), ALLOW(landlock_create_ruleset),
         ALLOW(landlock_add_rule), ALLOW(landlock_restrict_self),
-        /* the last lines: only for the NVIDIA driver, which speaks to its devices so, and holds memory in place for them */
-        ALLOW(ioctl), ALLOW(mlock), ALLOW(munlock),
+        /* the last lines: only for the NVIDIA driver, which speaks to its devices so, holds memory in place for them, and listens */
+        ALLOW(ioctl), ALLOW(mlock), ALLOW(munlock), ALLOW(bind), ALLOW(listen),
 };
 
-enum { CALLS_OF_CUDA = 3, GPUS = 64, PATHS = 128 };
+enum { CALLS_OF_CUDA = 5, GPUS = 64, PATHS = 128 };
 
 /* A table of files while it grows. */
 struct files {

@@ -267,10 +267,43 @@ START_TEST(forbidden_call_is_refused_in_the_core) {
 }
 END_TEST
 
+/* listens() - on a socket of cuInit()'s kind: seqpacket, abstract. Return: 0 or the errno. */
+static int listens(void) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), size;
+
+        size = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "test-uvmfd-%d", (int)getpid());
+        if (fd < 0 || bind(fd, (const struct sockaddr *)&address, (socklen_t)(sizeof(sa_family_t) + 1 + (size_t)size)) < 0 ||
+            listen(fd, 1) < 0)
+                return errno;
+        return close(fd);
+}
+
+static void *thread_named_by_file(void *argument) {
+        char path[64];
+        int fd;
+
+        (void)snprintf(path, sizeof(path), "/proc/self/task/%ld/comm", (long)syscall(SYS_gettid));
+        fd = open(path, O_WRONLY);
+        *(int *)argument = fd >= 0 && write(fd, "cuda", 4) == 4;
+        return NULL;
+}
+
+/* names_threads() - as cuInit() does, in a process that hides its memory as the core does */
+static bool names_threads(void) {
+        pthread_t thread;
+        int done = 0;
+
+        return prctl(PR_SET_DUMPABLE, 0) == 0 && pthread_create(&thread, NULL, thread_named_by_file, &done) == 0 &&
+               pthread_join(thread, NULL) == 0 && done;
+}
+
 /* What the NVIDIA driver needs is allowed where one is served, and there alone. */
 static int driver_calls(int cuda) {
         static char page[4096];
         int error = cuda ? 0 : EPERM;
+        struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "/tmp/test-uvmfd" };
+        int fd;
 
         options.backend = cuda ? "cuda" : "cpu";
         if (ckv_sandbox_enter(&options))
@@ -281,6 +314,13 @@ static int driver_calls(int cuda) {
                 return 3;
         if (!refused(socket(AF_INET, SOCK_STREAM, 0), EPERM) || !refused(open("/dev/zero", O_RDWR), EACCES))
                 return 4;
+        if (listens() != error)
+                return 5;
+        if (!names_threads())
+                return 6;
+        fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+        if (fd < 0 || !refused(bind(fd, (const struct sockaddr *)&address, sizeof(address)), cuda ? EACCES : EPERM))
+                return 7;
         return SURVIVED;
 }
 
