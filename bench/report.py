@@ -76,6 +76,51 @@ def print_peaks(peaks: list[Row]) -> None:
             print(f"    {path:12}{peak['gflops']:9.1f} GFLOP/s{peak['gexps']:9.2f} Gexp/s")
 
 
+def print_round_trips(rpc: Row) -> None:
+    print("\n".join(f"    {line}" for line in round_trips(rpc)))
+
+
+# ---- requests beside bare round trips
+
+TRIP_ROWS = (("p50 of a bare trip over ZeroMQ", "zmq_p50_us", "us"), ("over SOCK_SEQPACKET", "seqpacket_p50_us", "us"),
+             ("of both, the floor", "floor_p50_us", "us"), ("of a plan beside its kernels", "p50_us", "us"),
+             ("overhead over floor", "ratio", ""), ("switches of threads, floor", "floor_switches", ""),
+             ("switches of threads, plan", "switches", ""), ("CPU time of all threads, floor", "floor_run_us", "us"),
+             ("CPU time of all threads, plan beside its kernels", "own_run_us", "us"))
+
+
+def own_run(rpc: Row) -> Row:
+    """Figures of round trips, and the CPU time of a plan without its kernels."""
+    run, kernels = rpc.get("run_us"), rpc.get("kernels_p50_us")
+    return rpc | {"own_run_us": None if run is None or kernels is None else run - kernels}
+
+
+def why(rpc: Row) -> str | None:
+    """Where the CPU time of the overhead goes; None if it was not counted."""
+    one = own_run(rpc)
+    names = ("own_run_us", "floor_run_us", "switches", "floor_switches")
+    if any(not one.get(name) for name in names):
+        return None
+    own, floor, switches, floor_switches = (one[name] for name in names)
+    each = floor / floor_switches
+    more = switches - floor_switches
+    return (f"On one CPU a switch of the floor costs {each:.1f} us, the transport included. A plan has "
+            f"{more:.1f} more of them, at that price {more * each:.0f} us of the {own - floor:.0f} us of CPU time that "
+            f"it needs beyond the floor; the other {own - floor - more * each:.0f} us are work of client, gate and core.")
+
+
+def round_trips(rpc: Row) -> Iterator[str]:
+    """A table of requests beside bare round trips: free, and all on one CPU."""
+    sides = [own_run(rpc), own_run(rpc.get("one_cpu") or {})]
+    yield from table(["", "free", "all processes on one CPU"], [
+        [name, *(f"{cell(side, field, 3 if field == 'ratio' else 1)} {unit}".strip() for side in sides)]
+        for name, field, unit in TRIP_ROWS])
+    reason = why(rpc.get("one_cpu") or {})
+    if reason:
+        yield ""
+        yield reason
+
+
 # ---- Markdown
 
 def table(titles: list[str], rows: list[list[str]]) -> Iterator[str]:
@@ -125,15 +170,13 @@ def growth_table(result: Row) -> Iterator[str]:
 def sections(result: Row) -> dict[str, list[str]]:
     """The measured parts of the document, by the name of their marker."""
     own = [row for row in result["rows"] if "measured_as" not in row]
-    rpc, compact = result["rpc"] or {}, result["compact"] or {}
+    compact = result["compact"] or {}
     others = [f"Moves reach {cell(compact, 'ratio_20k', 3)} (20 KB runs) and {cell(compact, 'ratio_2k5', 3)} "
-              "(2.5 KB runs) of one memcpy of the same bytes. A request takes "
-              f"{cell(rpc, 'p50_us', 1)} us beside its kernels, p50, where bare round trips take "
-              f"{cell(rpc, 'floor_p50_us', 1)} us."]
+              "(2.5 KB runs) of one memcpy of the same bytes."]
     return {"machine": list(about(result)), "gates": list(gate_table(result)),
             "main": list(score_table([row for row in own if row["main"]])),
             "extra": list(score_table([row for row in own if not row["main"]])),
-            "growth": list(growth_table(result)), "others": others}
+            "growth": list(growth_table(result)), "others": others, "rpc": list(round_trips(result["rpc"] or {}))}
 
 
 def peer_section(peers: Row) -> list[str]:

@@ -2,7 +2,7 @@
  * chunkkv-bench-rpc: what a request to a daemon costs beside its kernels,
  * against the transport alone.
  *
- *     chunkkv-bench-rpc ENDPOINT [TRIPS]
+ *     chunkkv-bench-rpc ENDPOINT [TRIPS [PID...]]
  *
  * In turn, so that all have the same machine: one message of 256 bytes there
  * and back over ZeroMQ (DEALER and ROUTER, ipc), and one over a SOCK_SEQPACKET
@@ -11,122 +11,55 @@
  * request goes over ZeroMQ to the gate and over such a pair to the core.  The
  * overhead is the time of the plan, as the caller of the client library sees
  * it, less what the daemon says its scoring and selecting took.  Nobody is
- * pinned.
+ * pinned here: whoever wants all of it on one CPU starts it, and the daemon,
+ * there.
+ *
+ * Then each kind of trip again, some hundreds in a row, for how often threads
+ * were woken by one and how long they ran: of this program, of its echoes, and
+ * of the processes PID, which are to be those of the daemon.
  *
  * Two lines of JSON: all figures, and the gated one.
  */
 #include "base/clock.h"
 #include "base/macros.h"
+#include "bench/echo.h"
 #include "bench/must.h"
+#include "bench/wakeups.h"
 #include "clients/c/include/chunkkv.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <zmq.h>
+#include <unistd.h>
 
 enum {
-        TRIPS = 4000, TRIPS_MAX = 1000000, WARM_UP = 200, MESSAGE_BYTES = 256, TIMEOUT_MSEC = 10000,
+        TRIPS = 4000, TRIPS_MAX = 1000000, WARM_UP = 200, COUNTED = 500, TIMEOUT_MSEC = 10000, PIDS_MAX = 16,
         TOKENS = 64, DIMS = 64, Q_HEADS = 4, WINDOW = 8, ROW_BYTES = DIMS * 2, PLANE_BYTES = TOKENS * ROW_BYTES,
         QUERY_BYTES = Q_HEADS * WINDOW * ROW_BYTES,
 };
 
-enum series { ZMQ_TRIP, PAIR_TRIP, FLOOR, PING, PLAN, KERNELS, OVERHEAD, SERIES };
-static const char *const names[SERIES] = { "zmq", "seqpacket", "floor", "ping", "plan", "kernels", "overhead" };
+enum series { ZMQ_TRIP, PAIR_TRIP, PING, PLAN, TRIP_KINDS, FLOOR = TRIP_KINDS, KERNELS, OVERHEAD, SERIES };
+static const char *const names[SERIES] = { "zmq", "seqpacket", "ping", "plan", "floor", "kernels", "overhead" };
+
+/* What one trip makes of the processes that take part; nothing is known without the daemon's. */
+struct cost {
+        double sleeps, switches, run_us;
+};
 
 struct bench {
-        char directory[32], address[64];
-        void *context, *socket;
-        int pair;
-        pid_t zmq_child, pair_child;
+        struct bench_echoes echoes;
         struct chunkkv_client *client;
         struct chunkkv_memory memory;
         uint32_t region, cache;
         double *us[SERIES];             /* [trips] */
+        pid_t pids[PIDS_MAX];           /* [pid_count] this one, its echoes, the daemon's */
+        size_t pid_count;
+        struct cost costs[TRIP_KINDS];
+        bool counted;
 };
 
 static _Noreturn void fail(const char *what) {
         perror(what);
         exit(EXIT_FAILURE);
-}
-
-/* Whole messages, sender's name included, go back until one has a byte only. */
-static _Noreturn void echo_zmq(const char *address) {
-        void *context = zmq_ctx_new(), *socket = zmq_socket(context, ZMQ_ROUTER);
-        size_t bytes = 0;
-
-        if (!socket || zmq_bind(socket, address) < 0)
-                _exit(EXIT_FAILURE);
-        while (bytes != 1) {
-                zmq_msg_t frame;
-                int more;
-
-                (void)zmq_msg_init(&frame);
-                if (zmq_msg_recv(&frame, socket, 0) < 0)
-                        _exit(EXIT_FAILURE);
-                more = zmq_msg_more(&frame);
-                bytes = more ? 0 : zmq_msg_size(&frame);
-                if (zmq_msg_send(&frame, socket, more ? ZMQ_SNDMORE : 0) < 0)
-                        _exit(EXIT_FAILURE);
-        }
-        (void)zmq_close(socket);
-        (void)zmq_ctx_term(context);
-        _exit(EXIT_SUCCESS);
-}
-
-static _Noreturn void echo_pair(int fd) {
-        char message[MESSAGE_BYTES];
-        ssize_t n;
-
-        while ((n = recv(fd, message, sizeof(message), 0)) > 0)
-                if (send(fd, message, (size_t)n, 0) != n)
-                        _exit(EXIT_FAILURE);
-        _exit(EXIT_SUCCESS);
-}
-
-/* Before there are threads */
-static void start_echoes(struct bench *bench) {
-        int pair[2];
-
-        (void)snprintf(bench->directory, sizeof(bench->directory), "/tmp/chunkkv-rpc-XXXXXX");
-        if (!mkdtemp(bench->directory) || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
-                fail("mkdtemp, socketpair");
-        (void)snprintf(bench->address, sizeof(bench->address), "ipc://%s/zmq", bench->directory);
-        bench->pair_child = fork();
-        if (bench->pair_child == 0) {
-                (void)ckv_close(pair[0]);
-                echo_pair(pair[1]);
-        }
-        bench->zmq_child = fork();
-        if (bench->zmq_child == 0) {
-                (void)ckv_close(pair[0]);
-                (void)ckv_close(pair[1]);
-                echo_zmq(bench->address);
-        }
-        if (bench->pair_child < 0 || bench->zmq_child < 0)
-                fail("fork");
-        (void)ckv_close(pair[1]);
-        bench->pair = pair[0];
-        bench->context = zmq_ctx_new();
-        bench->socket = bench->context ? zmq_socket(bench->context, ZMQ_DEALER) : NULL;
-        if (!bench->socket || zmq_connect(bench->socket, bench->address) < 0)
-                fail("ZeroMQ");
-}
-
-static void stop_echoes(struct bench *bench) {
-        char message = 0;
-
-        (void)zmq_send(bench->socket, &message, 1, 0);
-        (void)zmq_recv(bench->socket, &message, 1, 0);
-        (void)zmq_close(bench->socket);
-        (void)zmq_ctx_term(bench->context);
-        (void)ckv_close(bench->pair);
-        (void)waitpid(bench->zmq_child, NULL, 0);
-        (void)waitpid(bench->pair_child, NULL, 0);
-        (void)unlink(bench->address + strlen("ipc://"));
-        (void)rmdir(bench->directory);
 }
 
 static void connect_daemon(struct bench *bench, const char *endpoint) {
@@ -166,20 +99,16 @@ static double microseconds_since(uint64_t start_nsec) {
 }
 
 static double trip_zmq(const struct bench *bench) {
-        char message[MESSAGE_BYTES] = { 0 };
         uint64_t start = ckv_now_nsec();
 
-        if (zmq_send(bench->socket, message, sizeof(message), 0) < 0 || zmq_recv(bench->socket, message, sizeof(message), 0) < 0)
-                fail("ZeroMQ");
+        bench_echo_zmq(&bench->echoes);
         return microseconds_since(start);
 }
 
 static double trip_pair(const struct bench *bench) {
-        char message[MESSAGE_BYTES] = { 0 };
         uint64_t start = ckv_now_nsec();
 
-        if (send(bench->pair, message, sizeof(message), 0) < 0 || recv(bench->pair, message, sizeof(message), 0) <= 0)
-                fail("socketpair");
+        bench_echo_pair(&bench->echoes);
         return microseconds_since(start);
 }
 
@@ -218,33 +147,104 @@ static double trip_plan(const struct bench *bench, double *ret_kernels) {
         return us;
 }
 
+static void trip(const struct bench *bench, enum series kind) {
+        double kernels;
+
+        if (kind == ZMQ_TRIP)
+                (void)trip_zmq(bench);
+        else if (kind == PAIR_TRIP)
+                (void)trip_pair(bench);
+        else if (kind == PING)
+                (void)trip_ping(bench);
+        else
+                (void)trip_plan(bench, &kernels);
+}
+
+/* Trips of one kind after the other, so that all that happens meanwhile is theirs */
+static void count_wakeups(struct bench *bench, uint32_t trips) {
+        uint32_t count = CKV_MIN(trips, COUNTED);
+
+        for (enum series kind = 0; kind < TRIP_KINDS; kind++) {
+                struct bench_wakeups before, after;
+
+                if (!bench_wakeups_of(bench->pids, bench->pid_count, &before))
+                        return;
+                for (uint32_t i = 0; i < count; i++)
+                        trip(bench, kind);
+                if (!bench_wakeups_of(bench->pids, bench->pid_count, &after))
+                        return;
+                bench->costs[kind].sleeps = (double)(after.sleeps - before.sleeps) / count;
+                bench->costs[kind].switches = bench->costs[kind].sleeps + (double)(after.preemptions - before.preemptions) / count;
+                bench->costs[kind].run_us = 1e-3 * (double)(after.run_nsec - before.run_nsec) / count;
+        }
+        bench->counted = true;
+}
+
 static int compare(const void *a, const void *b) {
         double x = *(const double *)a, y = *(const double *)b;
 
         return (x > y) - (x < y);
 }
 
+/* ", "x_name": number", null if nothing was counted */
+static void print_count(const struct bench *bench, const char *name, const char *of, double number) {
+        if (bench->counted)
+                (void)printf(", \"%s%s\": %.1f", name, of, number);
+        else
+                (void)printf(", \"%s%s\": null", name, of);
+}
+
 static void print(const struct bench *bench, uint32_t trips) {
-        (void)printf("{\"what\": \"rpc\", \"trips\": %u, \"message_bytes\": %d", trips, MESSAGE_BYTES);
+        const struct cost *costs = bench->costs;
+
+        (void)printf("{\"what\": \"rpc\", \"trips\": %u, \"message_bytes\": %d", trips, BENCH_ECHO_BYTES);
         for (enum series s = 0; s < SERIES; s++) {
                 qsort(bench->us[s], trips, sizeof(*bench->us[s]), compare);
                 (void)printf(", \"%s_us\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f}", names[s], bench->us[s][trips / 2],
                              bench->us[s][trips * 9 / 10], bench->us[s][trips * 99 / 100]);
         }
-        (void)printf("}\n{\"rpc\": {\"p50_us\": %.1f, \"floor_p50_us\": %.1f, \"ratio\": %.3f, \"p99_ratio\": %.3f}}\n",
+        for (enum series s = 0; s < TRIP_KINDS; s++) {
+                print_count(bench, names[s], "_wakeups", costs[s].sleeps);
+                print_count(bench, names[s], "_switches", costs[s].switches);
+                print_count(bench, names[s], "_run_us", costs[s].run_us);
+        }
+        (void)printf("}\n{\"rpc\": {\"p50_us\": %.1f, \"floor_p50_us\": %.1f, \"ratio\": %.3f, \"p99_ratio\": %.3f",
                      bench->us[OVERHEAD][trips / 2], bench->us[FLOOR][trips / 2], bench->us[OVERHEAD][trips / 2] / bench->us[FLOOR][trips / 2],
                      bench->us[OVERHEAD][trips * 99 / 100] / bench->us[FLOOR][trips * 99 / 100]);
+        (void)printf(", \"zmq_p50_us\": %.1f, \"seqpacket_p50_us\": %.1f, \"kernels_p50_us\": %.1f", bench->us[ZMQ_TRIP][trips / 2],
+                     bench->us[PAIR_TRIP][trips / 2], bench->us[KERNELS][trips / 2]);
+        print_count(bench, "wakeups", "", costs[PLAN].sleeps);
+        print_count(bench, "floor_wakeups", "", costs[ZMQ_TRIP].sleeps + costs[PAIR_TRIP].sleeps);
+        print_count(bench, "switches", "", costs[PLAN].switches);
+        print_count(bench, "floor_switches", "", costs[ZMQ_TRIP].switches + costs[PAIR_TRIP].switches);
+        print_count(bench, "run_us", "", costs[PLAN].run_us);
+        print_count(bench, "floor_run_us", "", costs[ZMQ_TRIP].run_us + costs[PAIR_TRIP].run_us);
+        (void)printf("}}\n");
+}
+
+/* Return: false if the words are none of the usage */
+static bool parse(int argc, char **argv, struct bench *ret_bench, uint32_t *ret_trips) {
+        uint32_t trips = argc >= 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : TRIPS;
+
+        *ret_bench = (struct bench){ .pid_count = 1 + BENCH_ECHO_PROCESSES };
+        for (int i = 3; i < argc && ret_bench->pid_count < PIDS_MAX; i++)
+                ret_bench->pids[ret_bench->pid_count++] = (pid_t)strtol(argv[i], NULL, 10);
+        *ret_trips = trips;
+        return argc >= 2 && argc <= 3 + PIDS_MAX - 1 - BENCH_ECHO_PROCESSES && trips >= 1 && trips <= TRIPS_MAX;
 }
 
 int main(int argc, char **argv) {
-        struct bench bench = { 0 };
-        uint32_t trips = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : TRIPS;
+        struct bench bench;
+        uint32_t trips;
 
-        if (argc < 2 || argc > 3 || trips < 1 || trips > TRIPS_MAX) {
-                (void)fprintf(stderr, "usage: chunkkv-bench-rpc ENDPOINT [TRIPS]\n");
+        if (!parse(argc, argv, &bench, &trips)) {
+                (void)fprintf(stderr, "usage: chunkkv-bench-rpc ENDPOINT [TRIPS [PID...]]\n");
                 return EXIT_FAILURE;
         }
-        start_echoes(&bench);
+        bench_echoes_start(&bench.echoes);
+        bench.pids[0] = getpid();
+        for (size_t i = 0; i < BENCH_ECHO_PROCESSES; i++)
+                bench.pids[1 + i] = bench.echoes.processes[i];
         connect_daemon(&bench, argv[1]);
         for (enum series s = 0; s < SERIES; s++) {
                 bench.us[s] = calloc(trips, sizeof(*bench.us[s]));
@@ -261,11 +261,13 @@ int main(int argc, char **argv) {
                 bench.us[FLOOR][at] = bench.us[ZMQ_TRIP][at] + bench.us[PAIR_TRIP][at];
                 bench.us[OVERHEAD][at] = bench.us[PLAN][at] - bench.us[KERNELS][at];
         }
+        if (bench.pid_count > 1 + BENCH_ECHO_PROCESSES)
+                count_wakeups(&bench, trips);
         print(&bench, trips);
         for (enum series s = 0; s < SERIES; s++)
                 free(bench.us[s]);
         (void)chunkkv_close(bench.client);
         chunkkv_memory_release(&bench.memory);
-        stop_echoes(&bench);
+        bench_echoes_close(&bench.echoes);
         return EXIT_SUCCESS;
 }

@@ -11,6 +11,7 @@ requests to a daemon with the path forced).  BENCH_CPU=1 takes CPU time where ne
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -54,6 +55,7 @@ class Plan:
     requests: int = 5
     one_thread: bool = True
     beside: bool = True  # moves beside memcpy, round trips: some seconds, and more than a gigabyte
+    trips: int = 4000
 
 
 PLANS = {
@@ -68,7 +70,8 @@ PLANS = {
 
 def lines_of(program: str, *arguments: object) -> Iterator[Row]:
     """What a program says, line by line as it comes; ends everything if the program fails."""
-    command = [str(build_directory() / program), *map(str, arguments)]
+    # should this program be killed, what it started goes with it
+    command = ["setpriv", "--pdeathsig", "TERM", str(build_directory() / program), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -144,25 +147,42 @@ def add_requests(rows: list[Row], plan: Plan) -> None:
             daemon.stop()
 
 
-def others() -> Iterator[Row]:
-    """Moves beside memcpy, requests beside bare round trips."""
-    print("moves beside memcpy", flush=True)
-    yield from lines_of("chunkkv-bench-move")
-    print("requests beside bare round trips", flush=True)
+@contextlib.contextmanager
+def one_cpu() -> Iterator[None]:
+    """Whatever is started meanwhile shares one CPU, the last of this process."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def round_trips(trips: int) -> tuple[Row, Row]:
+    """Requests beside bare round trips: all figures, and those of the table."""
     daemon = Daemon()
     try:
-        yield from lines_of("chunkkv-bench-rpc", daemon.prefix())
+        figures, summary = lines_of("chunkkv-bench-rpc", daemon.prefix(), trips, daemon.pid, *daemon.gates())
     finally:
         daemon.stop()
+    return figures, summary["rpc"]
 
 
-def add_others(result: Row) -> None:
+def add_others(result: Row, trips: int) -> None:
+    """Moves beside memcpy, requests beside bare round trips, free and with all processes on one CPU."""
     result["others"] = []
-    for row in others():
-        if "compact" in row or "rpc" in row:
+    print("moves beside memcpy", flush=True)
+    for row in lines_of("chunkkv-bench-move"):
+        if "compact" in row:
             result |= row
         else:
             result["others"].append(row)
+    print("requests beside bare round trips", flush=True)
+    free, result["rpc"] = round_trips(trips)
+    with one_cpu():
+        bound, result["rpc"]["one_cpu"] = round_trips(trips)
+    result["others"] += [free | {"cpus": "free"}, bound | {"cpus": "one"}]
+    report.print_round_trips(result["rpc"])
 
 
 def picked_within(rows: list[Row]) -> float | None:
@@ -187,7 +207,7 @@ def measure(plan: Plan) -> Row:
                                            "--pool", plan.pool_mib)]
     report.print_peaks(result["peaks"])
     if plan.beside:
-        add_others(result)
+        add_others(result, plan.trips)
     report.print_head()
     rows = scores(plan, threads)
     add_requests(rows, plan)
@@ -211,7 +231,7 @@ def main() -> int:
     start = time.monotonic()
     if args.beside:
         result = json.loads(args.out.read_text())
-        add_others(result)
+        add_others(result, PLANS["full"].trips)
     else:
         result = {"size": args.size or "full"} | measure(PLANS[args.size or "full"])
     result["gates"] = gates.judge(result)

@@ -30,6 +30,6 @@ chunkkv-bench-request_LIBS := $(chunkkv_LIBS) kernels base
 chunkkv-bench-request_LDLIBS := $(chunkkv_LDLIBS) -lm
 # What a request costs beside its kernels, against the bare transport.
 TEST_PROGRAMS += chunkkv-bench-rpc
-chunkkv-bench-rpc_SOURCES := bench/rpc.c
+chunkkv-bench-rpc_SOURCES := $(addprefix bench/,rpc.c echo.c wakeups.c)
 chunkkv-bench-rpc_LIBS := $(chunkkv_LIBS) base
 chunkkv-bench-rpc_LDLIBS := $(chunkkv_LDLIBS)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daemon import ROOT, build_directory, is_sanitizer_build
+from daemon import ROOT, Daemon, build_directory, is_alive, is_sanitizer_build
 
 sys.path.append(str(ROOT / "bench"))
 
 import gates
 import report
+import run
 
 ROW_NUMBERS = ("score_ms", "request_ms", "floor_ratio", "peak_ratio", "spread")
 PATHS = {"scalar", "avx2", "avx512", "avx512bf16", "amx"}
@@ -100,6 +103,85 @@ def test_document_has_a_place_for_each_section() -> None:
     for name in (*report.sections(found), "peers"):
         document = report.fill_in(document, name, ["a line"])
     assert document.count("a line\n<!-- /measured") == len(report.sections(found)) + 1
+
+
+RPC = {"p50_us": 80.0, "floor_p50_us": 40.0, "ratio": 2.0, "kernels_p50_us": 7.0, "zmq_p50_us": 32.0,
+       "seqpacket_p50_us": 8.0, "wakeups": 10.4, "floor_wakeups": 6.5, "switches": 15.0, "floor_switches": 10.0,
+       "run_us": 87.0, "floor_run_us": 40.0}
+
+
+def test_report_says_where_the_overhead_goes() -> None:
+    lines = list(report.round_trips(RPC | {"ratio": 1.6, "one_cpu": RPC}))
+    assert "| overhead over floor | 1.600 | 2.000 |" in lines
+    assert "| CPU time of all threads, plan beside its kernels | 80.0 us | 80.0 us |" in lines
+    # 5 switches at 4 us
+    assert "at that price 20 us of the 40 us" in lines[-1]
+    assert "the other 20 us" in lines[-1]
+
+
+def test_report_without_counts_or_a_second_variant() -> None:
+    lines = list(report.round_trips({"p50_us": 1.0, "floor_p50_us": 1.0, "ratio": 1.2, "switches": None}))
+    assert "| overhead over floor | 1.200 | - |" in lines
+    assert "| switches of threads, plan | - | - |" in lines
+    assert lines[-1].startswith("|")
+    assert list(report.round_trips({}))
+
+
+def test_the_gate_looks_at_the_free_variant() -> None:
+    found = outcomes(result(rpc={"ratio": 1.4, "one_cpu": {"ratio": 1.9}}))
+    assert found["request overhead over bare round trips, p50"] == "hit"
+
+
+def test_round_trips_are_measured_free_and_on_one_cpu() -> None:
+    before = os.sched_getaffinity(0)
+    with run.one_cpu():
+        assert os.sched_getaffinity(0) == {max(before)}
+        figures, summary = run.round_trips(20)
+    assert os.sched_getaffinity(0) == before
+    assert figures["trips"] == 20
+    assert summary["ratio"] == pytest.approx(summary["p50_us"] / summary["floor_p50_us"], rel=0.05)
+    # a trip takes a switch to the other side and one back
+    assert figures["seqpacket_switches"] >= 1
+    assert summary["switches"] > summary["floor_switches"] >= 2
+    assert summary["run_us"] > 0
+
+
+def processes_with(word: str) -> list[int]:
+    """Processes that have a word on their command line."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word in line.read_text(errors="replace") and is_alive(int(line.parent.name)):
+                found.append(int(line.parent.name))
+        except OSError:
+            continue  # ended meanwhile
+    return found
+
+
+def test_round_trips_that_fail_leave_nothing_behind(tmp_path: Path) -> None:
+    nobody = str(tmp_path / "nobody")
+    done = subprocess.run([build_directory() / "chunkkv-bench-rpc", nobody], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("connect: ")
+    assert not processes_with(nobody)
+
+
+def test_echoes_end_with_a_measurement_that_is_killed() -> None:
+    daemon = Daemon()
+    try:
+        process = subprocess.Popen([build_directory() / "chunkkv-bench-rpc", daemon.prefix(), "1000000"],
+                                   stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 30
+        while len(processes_with(daemon.prefix())) < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(processes_with(daemon.prefix())) == 3
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        while processes_with(daemon.prefix()) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not processes_with(daemon.prefix())
+    finally:
+        daemon.stop()
 
 
 @pytest.mark.skipif(is_sanitizer_build(), reason="speed of a sanitizer's build is nobody's business")
