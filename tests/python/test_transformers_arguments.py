@@ -276,7 +276,9 @@ def test_models_that_are_refused_before_they_run(model: Any) -> None:
                          (t5, "an encoder with a decoder"), (bloom, "computes attention by itself"),
                          (tiny("Mistral", sliding_window=16), "nothing to compress: .*DynamicSlidingWindowLayer"),
                          (tiny("Llama").double(), "float64"),
-                         (_with_a_weight_elsewhere(), "model is on (cuda|xla).*on the CPU only so far")):
+                         (_with_weights_on("mps"), "model is on mps: .* on the CPU or on a GPU of CUDA"),
+                         (_with_weights_on("cuda:0", "meta", "cuda:1"), "spread over cuda:0, cuda:1: .*device_map="),
+                         (_with_weights_on("cpu", "cuda:0"), "spread over cpu, cuda:0: ")):
         with pytest.raises(chunkkv.Unsupported, match=words):
             chunkkv.compress(other, keep_ratio=0.5)
 
@@ -319,11 +321,11 @@ def test_a_model_that_leaves_its_cache_empty_is_not_passed_over_in_silence(daemo
         generated(model, prompt(64), 2)
 
 
-def _with_a_weight_elsewhere() -> Any:
-    """A model that looks as if it were on a GPU, on a machine that has none."""
+def _with_weights_on(*devices: str) -> Any:
+    """A model that looks as if its weights were there, on a machine that has no such device."""
     model = tiny("Llama")
-    weight = type("Weight", (), {"device": torch.device("cuda:0")})()
-    model.parameters = lambda recurse=True: iter([weight])
+    weights = [type("Weight", (), {"device": torch.device(device)})() for device in devices]
+    model.parameters = lambda recurse=True: iter(weights)
     return model
 
 

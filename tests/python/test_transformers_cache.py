@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,6 +164,41 @@ def test_a_cache_is_made_where_none_is_given_and_can_be_reset(endpoint: str, mod
             assert model(ids, use_cache=False).logits.shape[1] == 70
     assert [report.tokens for report in kv.reports] == [70, 70]
     assert first.kept(2).tolist() == kv.reports[1].kept(2).tolist()
+
+
+def test_a_cache_that_nobody_has_frees_its_memory_at_once(daemon: Any, model: Any) -> None:
+    """Without the garbage collector, which knows nothing of its size; registered, it goes with the next cache."""
+    ids = prompt(64)
+    before = daemon.usage().memfd_mappings
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.no_grad(), chunkkv.compress(model, method="keydiff", max_tokens=32, every=8,
+                                               endpoint=daemon.prefix()) as kv:
+            for _ in range(3):
+                cache = ChunkKVCache(model.config)
+                model(ids, past_key_values=cache)
+                assert daemon.usage().memfd_mappings == before
+                kv.compress(cache)
+                assert daemon.usage().memfd_mappings == before + 1
+                layer, store = cache.layers[0], weakref.ref(cache.store)
+                del cache
+                assert store() is None
+        with pytest.raises(chunkkv.Unsupported, match="the cache of this layer is gone"):
+            layer.get_mask_sizes(layer.keys)
+    finally:
+        gc.enable()
+    with chunkkv.Client(daemon.prefix()) as client:
+        client.ping()
+    assert daemon.usage().memfd_mappings == before
+
+
+def test_rows_of_another_device_are_refused(model: Any) -> None:
+    store = ChunkKVCache(model.config).store
+    rows = torch.zeros(1, 2, 5, 16)
+    store.layers[0].update(rows, rows)
+    with pytest.raises(chunkkv.Unsupported, match="layer 1 has keys of .* on meta, other than the layers"):
+        store.layers[1].update(rows.to("meta"), rows.to("meta"))
 
 
 def test_blocks_of_two_models_may_overlap(endpoint: str, model: Any, plain: Any) -> None:

@@ -61,7 +61,7 @@ def hidden_rows(model: Any, hidden: Callable[[int, int], torch.Tensor | None]) -
                   **options: Any) -> Any:
         rows = hidden(module.layer_idx, key.shape[2])
         if rows is not None:
-            bias = torch.zeros(rows.shape).masked_fill(rows, -1e30)
+            bias = torch.zeros(rows.shape).masked_fill(rows, -1e30).to(query.device)
             bias = bias.repeat_interleave(query.shape[1] // key.shape[1], 1)[:, :, None]
             attention_mask = bias if attention_mask is None else attention_mask[..., : key.shape[2]] + bias
         return original(module, query, key, value, attention_mask, *args, **options)
@@ -97,7 +97,8 @@ def masked_run(model: Any, ids: torch.Tensor, tokens: int, reports: Sequence[Any
     with torch.no_grad(), hidden_rows(model, hidden):
         for _ in range(tokens):
             now = [report for report in reports if report.tokens <= seen]
-            out = model(step, past_key_values=cache, attention_mask=torch.ones(ids.shape[0], seen + step.shape[1]))
+            mask = torch.ones(ids.shape[0], seen + step.shape[1], device=ids.device)
+            out = model(step, past_key_values=cache, attention_mask=mask)
             seen += step.shape[1]
             logits.append(out.logits[:, -1])
             step = logits[-1].argmax(-1, keepdim=True)

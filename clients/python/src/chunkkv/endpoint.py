@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import invalid
 
 ENVIRONMENT = "CHUNKKV_ENDPOINT"
-DEFAULT_PREFIX = "/run/chunkkv/cpu/main"
+RUNTIME = "/run/chunkkv"  # a directory for each of the system's instances
+DEFAULT_PREFIX = f"{RUNTIME}/cpu/main"
 LONGEST_PATH = 107  # bytes of sun_path without its final zero
+
+
+def is_named(prefix: str | os.PathLike[str] | None) -> bool:
+    """Does the caller or the environment say which daemon?"""
+    return prefix is not None or bool(os.environ.get(ENVIRONMENT))
+
+
+def prefixes_of_gpus() -> list[str]:
+    """Endpoints of the system's own GPU instances, such as /run/chunkkv/gpu0/main."""
+    return sorted(str(socket.with_suffix("")) for socket in Path(RUNTIME).glob("gpu*/main.zmq"))
 
 
 @dataclass(frozen=True)

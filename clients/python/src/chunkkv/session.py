@@ -44,6 +44,7 @@ class Session:
         capabilities: in lower case, such as "memfd".
         limits: of this daemon.
         device: name of the device served.
+        device_uuid: 16 bytes of the GPU or MIG instance served; empty for the CPU.
         daemon: name and version.
     """
 
@@ -55,6 +56,7 @@ class Session:
     capabilities: frozenset[str]
     limits: Limits
     device: str
+    device_uuid: bytes
     daemon: str
 
     @classmethod
@@ -68,7 +70,7 @@ class Session:
         offset = 0 if same else welcome.now_ns - (asked_ns + answered_ns) // 2
         limits = Limits(**{item.name: getattr(welcome.limits, item.name) for item in fields(Limits)})
         return cls(next(_numbers), response.boot_id, welcome.session_token, welcome.minor, offset,
-                   frozenset(capabilities), limits, welcome.device.name, welcome.daemon)
+                   frozenset(capabilities), limits, welcome.device.name, welcome.device.uuid, welcome.daemon)
 
     def compose(self, body: pb.Request, request_id: int, deadline_ns: int, generation: int) -> bytes:
         """The bytes of a request; `body` brings its body, `deadline_ns` is of our own clock."""

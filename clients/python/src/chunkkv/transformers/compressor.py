@@ -10,13 +10,13 @@ from decimal import Decimal
 from os import PathLike
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 
 from ..checks import of_type
 from ..client import Client
-from ..errors import ChunkkvError, DaemonUnavailable, Unsupported, invalid
+from ..errors import ChunkkvError, Unsupported, invalid
 from ..policy import Policy
 from ..ranges import Range
 from ..wire import CacheState
@@ -24,6 +24,9 @@ from .asked import is_mistake
 from .cache import ChunkKVCache, adopt, store_of
 from .capture import Call, begin, end, recording
 from .models import CACHE_NAMES, check_model, fresh_layers, without_assistants
+from .place import place_of
+from .reach import check_serves, connect
+from .registered import Registration
 from .report import BudgetRaised, Report
 from .request import compress_store
 from .settings import OnError, Settings
@@ -50,7 +53,7 @@ def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None
     with the arguments, or the model, is said at the beginning of the block.
 
     Args:
-        model: a causal language model of Transformers, on the CPU.
+        model: a causal language model of Transformers, on the CPU or one GPU.
         keep_ratio: fraction of the prompt's rows to keep, at most 1.
         max_tokens: rows to keep; with both, the smaller.  Rows that a method always keeps (the first few, those of its
             window, `protect`) count, and are kept also where they are more: then there is a warning, `BudgetRaised`.
@@ -63,13 +66,15 @@ def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None
             is wrong with these arguments is raised all the same.
         timeout: seconds for one compression.
         client: a connected client; None = one for the block.
-        endpoint: of the daemon, as Client has it.
+        endpoint: of the daemon, as Client has it; None, and no $CHUNKKV_ENDPOINT = for a model on a GPU the one of
+            /run/chunkkv/gpu*/main that serves this GPU.
         **options: of the method, such as window=16 or heads="each".
 
     Raises:
         TypeError: an argument is of a wrong type, or there is no such argument.
         InvalidArgument: an argument has a wrong value; `field` names it.
         DaemonUnavailable: at the beginning of the block, when no daemon answers.
+        RegionError: likewise, when it serves another device than the model's.
         Unsupported: what cannot be compressed, with the reason.
     """
     if client is not None:
@@ -93,12 +98,14 @@ class Compressor:
 
     def __init__(self, model: torch.nn.Module, settings: Settings, client: Client | None, endpoint: str | None) -> None:
         self._name = check_model(model)
+        self._place = place_of(model)
         self.reports: list[Report] = []
         self.failures: list[ChunkkvError] = []
         self._model, self._settings, self._endpoint = model, settings, endpoint
         self._client = client
         self._stack = ExitStack()
         self._stores: WeakSet[Store] = WeakSet()
+        self._registrations: list[tuple[ref[Store], Registration]] = []
         self._said: set[str] = set()
 
     @property
@@ -111,8 +118,9 @@ class Compressor:
             self._begin_alone()
             stack.callback(self._end_alone)
             if self._client is None:
-                self._client = stack.enter_context(_connect(self._endpoint))
+                self._client = stack.enter_context(connect(self._place, self._endpoint))
                 stack.callback(setattr, self, "_client", None)
+            check_serves(self._client, self._place)
             self._try(self._client)
             stack.callback(self._release)
             stack.enter_context(recording(self._model))
@@ -142,7 +150,13 @@ class Compressor:
             raise Unsupported("this cache was not filled inside this block")
         if self not in _open or self._client is None:
             raise Unsupported("this block has ended: its caches are compressed inside it only")
-        report = compress_store(self._client, store, self._settings)
+        if store.arena.place.device != self._place.device:
+            raise Unsupported(f"the rows of this cache are on {store.arena.place.device}, but the model's weights on "
+                              f"{self._place.device}, for which this block asks the daemon")
+        try:
+            report = compress_store(self._client, store, self._settings)
+        finally:
+            self._hold(store)
         self.reports.append(report)
         if report.budget_raised:
             self._warn_raised(report.budget, max(report.rows_after.values()))
@@ -166,7 +180,7 @@ class Compressor:
     def _try(self, client: Client) -> None:
         """Ask the daemon now what it would refuse, or do otherwise, after the prompt."""
         layers = fresh_layers(self._model.config)[1]
-        answer = try_settings(client, layers, self._settings)
+        answer = try_settings(client, self._place, layers, self._settings)
         if answer is not None and answer.groups[0].budget_raised and self._settings.keep_ratio is None:
             self._warn_raised(self._settings.max_tokens or 0, answer.physical_len)
 
@@ -197,7 +211,9 @@ class Compressor:
             given = {**given, name: ChunkKVCache(self._model.config)}
         cache = given[name]
         store = store_of(cache) or adopt(cache, self._model.config)
-        self._stores.add(store)
+        if store not in self._stores:
+            self._release_orphans()
+            self._stores.add(store)
         _check_mask(given.get("attention_mask"))
         if _tokens(args, given) == 1 and self._is_due(store):
             self._compress(cache, store)
@@ -227,17 +243,23 @@ class Compressor:
             self.failures.append(error)
             store.done, store.since = True, store.seen
 
+    def _hold(self, store: Store) -> None:
+        """Remember what is registered of a cache, should it be let go before the block ends."""
+        registration = store.registered and store.registered.registration
+        if registration and all(one is not registration for _, one in self._registrations):
+            self._registrations.append((ref(store), registration))
+
     def _release(self) -> None:
         for store in list(self._stores):
             store.release()
+        self._release_orphans()
 
-
-def _connect(endpoint: str | None) -> Client:
-    try:
-        return Client(endpoint, name="chunkkv.transformers")
-    except DaemonUnavailable as error:
-        raise DaemonUnavailable(f"{error.detail}; start one with `chunkkvd --runtime-dir DIR --endpoint main` and set "
-                                "CHUNKKV_ENDPOINT=DIR/main", radius=error.radius) from error
+    def _release_orphans(self) -> None:
+        """Unregister the memory of caches that nobody has any more."""
+        for store, registration in self._registrations:
+            if store() is None:
+                registration.release()
+        self._registrations = [(store, one) for store, one in self._registrations if one.is_held]
 
 
 def _uses_cache(model: Any, asked: bool | None) -> bool:

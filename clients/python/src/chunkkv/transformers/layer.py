@@ -1,4 +1,4 @@
-"""One layer of a cache: rows in shared memory, two lengths.
+"""One layer of a cache: rows in memory that the daemon shares, two lengths.
 
 `length` is how many rows lie there, `seen` how many tokens the model has processed.  They part when the daemon drops
 rows: positions go on from `seen`, rows from `length`.
@@ -7,6 +7,7 @@ rows: positions go on from `seen`, rows from `length`.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from transformers.cache_utils import DynamicLayer
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 def not_copied() -> Unsupported:
     """What is said of copies, of a cache or of one of its layers."""
-    return Unsupported("a cache in shared memory can be neither copied nor pickled: go on with it, or give the prompt "
-                       "again")
+    return Unsupported("a cache that the daemon shares can be neither copied nor pickled: go on with it, or give the "
+                       "prompt again")
 
 
 class ChunkKVLayer(DynamicLayer):
@@ -36,14 +37,24 @@ class ChunkKVLayer(DynamicLayer):
     is_croppable = False
 
     def __init__(self, store: Store, number: int, place: int) -> None:
-        self.store, self.number, self.place = store, number, place
+        # weakly: a cycle would keep the memory of a cache that nobody has any more
+        self._store, self.number, self.place = ref(store), number, place
         self.length = self.seen = 0
         super().__init__()
 
     @property
+    def store(self) -> Store:
+        """What it belongs to, which lives as long as the cache."""
+        store = self._store()
+        if store is None:
+            raise Unsupported("the cache of this layer is gone, and with it the rows: keep the cache")
+        return store
+
+    @property
     def keys(self) -> torch.Tensor | None:
         """Rows of now, [batch, kv_heads, length, dim]; None before the first."""
-        return self.store.arena.keys[self.place][:, :, : self.length] if self.store.arena is not None else None
+        arena = self.store.arena
+        return None if arena is None else arena.keys[self.place][:, :, : self.length]
 
     @keys.setter
     def keys(self, value: torch.Tensor | None) -> None:
@@ -52,7 +63,8 @@ class ChunkKVLayer(DynamicLayer):
     @property
     def values(self) -> torch.Tensor | None:
         """Likewise."""
-        return self.store.arena.values[self.place][:, :, : self.length] if self.store.arena is not None else None
+        arena = self.store.arena
+        return None if arena is None else arena.values[self.place][:, :, : self.length]
 
     @values.setter
     def values(self, value: torch.Tensor | None) -> None:
@@ -120,7 +132,7 @@ class ChunkKVLayer(DynamicLayer):
         raise Unsupported("sequences of a compressed cache cannot be picked")
 
     def offload(self) -> None:
-        """Refused: it is in the memory of the CPU already."""
+        """Refused: the daemon compresses it where it is."""
         raise Unsupported("an offloaded cache does not go together with compression")
 
     def __reduce_ex__(self, _: Any) -> Any:
@@ -130,4 +142,5 @@ class ChunkKVLayer(DynamicLayer):
     @staticmethod
     def _refuse_assignment(value: torch.Tensor | None) -> None:
         if value is not None:
-            raise Unsupported("keys and values of this cache lie in shared memory and cannot be replaced")
+            raise Unsupported("keys and values of this cache lie in memory that the daemon shares, and cannot be "
+                              "replaced")

@@ -40,7 +40,8 @@ def check_model(model: Any) -> str:
         raise Unsupported(f"a {kind} keeps a state of its own kind instead of a DynamicCache")
     _check_decoder(model)
     _check_attention(model)
-    _check_place(model)
+    if getattr(model, "dtype", None) == torch.float64:
+        raise Unsupported("the model is of float64: caches are float32, float16 or bfloat16")
     fresh_layers(model.config)
     return name
 
@@ -89,16 +90,6 @@ def without_assistants(model: Any) -> Iterator[None]:
 def _refuse_assistant(*_: Any, **__: Any) -> None:
     raise Unsupported("assisted decoding (assistant_model, prompt_lookup_num_tokens) does not go together with "
                       "compression: it takes back tokens, whose rows may have been dropped or moved")
-
-
-def _check_place(model: torch.nn.Module) -> None:
-    # meta: weights that accelerate brings to the CPU when they are needed
-    elsewhere = {str(weight.device) for weight in model.parameters() if weight.device.type not in ("cpu", "meta")}
-    if elsewhere:
-        raise Unsupported(f"the model is on {', '.join(sorted(elsewhere))}: chunkkv.transformers takes models on the "
-                          "CPU only so far")
-    if getattr(model, "dtype", None) == torch.float64:
-        raise Unsupported("the model is of float64: caches are float32, float16 or bfloat16")
 
 
 def fresh_layers(config: Any, layers: list[Any] | None = None) -> tuple[list[Any], list[int]]:

@@ -13,6 +13,7 @@ from ..job import Queries
 from ..layout import CacheLayout, LayerGroup, Plane
 from ..region import Region
 from .layer import ChunkKVLayer
+from .place import Memory
 from .store import Store
 
 MOST_GROUPS = 16  # layer groups of one registered cache
@@ -33,75 +34,104 @@ def units_of(store: Store, each_layer: bool) -> list[Unit]:
     return [Unit(b, store.layers) for b in range(store.batch)]
 
 
+class Registration:
+    """Memory and caches that a client registered, and unregisters together.  Until then the memory stays.
+
+    Attributes:
+        client: that did it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._memories: list[Memory] = []
+        self._regions: list[Region] = []
+        self._caches: list[Cache] = []
+
+    @property
+    def is_held(self) -> bool:
+        """Is anything registered?"""
+        return bool(self._regions)
+
+    def region(self, memory: Memory) -> Region:
+        """Register memory."""
+        region = self.client.register_region(memory.source)
+        self._memories.append(memory)
+        self._regions.append(region)
+        return region
+
+    def cache(self, layout: CacheLayout) -> Cache:
+        """Register a cache in it."""
+        cache = self.client.register_cache(layout)
+        self._caches.append(cache)
+        return cache
+
+    def release(self) -> None:
+        """Unregister all of it; where the session is gone, so is what it had registered."""
+        with contextlib.suppress(SessionLost):
+            for cache in self._caches:
+                self.client.unregister_cache(cache)
+            for region in self._regions:
+                self.client.unregister_region(region)
+        self._memories, self._regions, self._caches = [], [], []
+
+
 class Registered:
     """The memory of a store, registered with a client.
 
     Attributes:
+        registration: that holds it.
         parts: the units, in as many caches as they need, as one holds 16 groups.
     """
 
     def __init__(self, client: Client, store: Store, each_layer: bool) -> None:
         assert store.arena is not None
-        self._client, self._store = client, store
-        self._regions: list[Region] = []
-        self._caches: list[Cache] = []
+        self.registration = Registration(client)
         self.parts: list[tuple[Cache, list[Unit]]] = []
         try:
-            self._region = self._register(store.arena.memory)
-            self._queries = None if store.ring is None else self._register(store.ring.memory)
+            self._region = self.registration.region(store.arena.memory)
+            self._queries = None if store.ring is None else self.registration.region(store.ring.memory)
             units = units_of(store, each_layer)
             for first in range(0, len(units), MOST_GROUPS):
                 some = units[first : first + MOST_GROUPS]
-                cache = client.register_cache(self._layout(some))
-                self._caches.append(cache)
-                self.parts.append((cache, some))
+                self.parts.append((self.registration.cache(self._layout(store, some)), some))
         except BaseException:
             self.release()
             raise
 
-    def _register(self, memory: object) -> Region:
-        region = self._client.register_region(memory)  # type: ignore[arg-type]
-        self._regions.append(region)
-        return region
-
     def serves(self, client: Client) -> bool:
         """Is this registration with that client?  Memory that moves, or is closed, releases it."""
-        return client is self._client
+        return client is self.registration.client
 
-    def _layout(self, units: Sequence[Unit]) -> CacheLayout:
+    def _layout(self, store: Store, units: Sequence[Unit]) -> CacheLayout:
         """The groups of some units."""
-        arena, stride = self._store.arena, self._store.stride
+        arena, stride = store.arena, store.stride
         assert arena is not None
         groups: list[LayerGroup] = []
         planes: list[Plane] = []
         for unit in units:
             one = CacheLayout.of_arrays([arena.keys[layer.place][unit.sequence] for layer in unit.layers],
                                         [arena.values[layer.place][unit.sequence] for layer in unit.layers],
-                                        axes="htd", q_heads=self._store.q_heads or int(arena.keys[0].shape[1]),
+                                        axes="htd", q_heads=store.q_heads or int(arena.keys[0].shape[1]),
                                         region=self._region,
                                         layers=[unit.sequence * stride + layer.number for layer in unit.layers])
             groups += one.groups
             planes += one.planes
         return CacheLayout(tuple(groups), tuple(planes))
 
-    def queries(self, units: Sequence[Unit]) -> Queries | None:
+    def queries(self, store: Store, units: Sequence[Unit]) -> Queries | None:
         """The query rows of the layers of some units; None where there are none."""
-        ring = self._store.ring
+        ring = store.ring
         if ring is None or self._queries is None:
             return None
         rows, start = ring.filled()
         if rows == 0:
             return None
-        places = [unit.sequence * len(self._store.layers) + layer.place for unit in units for layer in unit.layers]
-        numbers = [unit.sequence * self._store.stride + layer.number for unit in units for layer in unit.layers]
+        places = [unit.sequence * len(store.layers) + layer.place for unit in units for layer in unit.layers]
+        numbers = [unit.sequence * store.stride + layer.number for unit in units for layer in unit.layers]
         flat = ring.tensor.reshape(-1, *ring.tensor.shape[2:])[places[0] : places[-1] + 1, :rows]
         return Queries.of_array(flat, region=self._queries, layers=numbers, ring_start=start)
 
     def release(self) -> None:
-        """Unregister all of it; where the session is gone, so is what it had registered."""
-        with contextlib.suppress(SessionLost):
-            for cache in self._caches:
-                self._client.unregister_cache(cache)
-            for region in self._regions:
-                self._client.unregister_region(region)
-        self._regions, self._caches, self.parts = [], [], []
+        """Unregister all of it."""
+        self.registration.release()
+        self.parts = []

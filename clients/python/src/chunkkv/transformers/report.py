@@ -30,7 +30,7 @@ class Report:
         budget: rows of each layer that were asked for, on average.
         rows_before: rows in each compressed layer, by layer number.
         rows_after: likewise.
-        bytes_before: shared memory of the cache.
+        bytes_before: memory of the cache.
         bytes_after: likewise.
         seconds: from the request to the smaller cache, registration included.
         positions: of the rows that are left, [sequence][layer number][KV head or only one], ascending.

@@ -31,6 +31,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     settings.check_again(store)
     settings.check_batch(store.batch)
     settings.check_protected(store.seen)
+    store.arena.place.synchronize()
     began = time.perf_counter()
     wanted = settings.rows_asked(store.seen)
     before = {layer.number: layer.length for layer in store.layers}
@@ -44,7 +45,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     try:
         for cache, units in registered.parts:
             jobs = [_job(store, settings, i, unit) for i, unit in enumerate(units)]
-            queries = registered.queries(units) if any(job.needs_queries for job in jobs) else None
+            queries = registered.queries(store, units) if any(job.needs_queries for job in jobs) else None
             answer = client.compress(cache, jobs=jobs, queries=queries, logical_len=store.seen,
                                      timeout=settings.timeout)
             answers.append(answer)

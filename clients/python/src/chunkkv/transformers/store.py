@@ -12,6 +12,7 @@ from ..layout import MOST_TOKENS_PER_BLOCK
 from ..ranges import Range
 from .arena import Arena, QueryRing, capacity_for, check_tensor
 from .layer import ChunkKVLayer
+from .place import place_at
 
 if TYPE_CHECKING:
     from .registered import Registered
@@ -68,10 +69,11 @@ class Store:
         needed = layer.length + key.shape[2]
         if self.arena is None:
             check_tensor(key)
-            self.arena = Arena(len(self.layers), key.shape, value.shape, key.dtype, capacity_for(needed))
+            self.arena = Arena(place_at(key.device), len(self.layers), key.shape, value.shape, key.dtype,
+                               capacity_for(needed))
         if not self.arena.fits(key, value):
-            raise Unsupported(f"layer {layer.number} has keys of shape {list(key.shape)} and type {key.dtype}, another "
-                              "than the layers before it, or than the rows before them")
+            raise Unsupported(f"layer {layer.number} has keys of shape {list(key.shape)} and type {key.dtype} on "
+                              f"{key.device}, other than the layers or rows before it")
         if needed > self.arena.capacity:
             # doubled, but for the last step to the most that there may be
             capacity = max(min(2 * self.arena.capacity, MOST_TOKENS_PER_BLOCK), capacity_for(needed))
@@ -87,8 +89,9 @@ class Store:
     def record(self, layer: ChunkKVLayer, query: torch.Tensor, rows: int, keep_all: bool) -> None:
         """Keep the newest query rows of a layer."""
         if self.ring is None:
+            assert self.arena is not None
             room = capacity_for(query.shape[2]) if keep_all else rows
-            self.ring = QueryRing(len(self.layers), query, room, keep_all)
+            self.ring = QueryRing(self.arena.place, len(self.layers), query, room, keep_all)
         self.ring.write(layer.place, query)
 
     def forget_queries(self) -> None:
