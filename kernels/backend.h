@@ -39,11 +39,24 @@ struct ckv_backend_options {
         size_t why_bytes;
 };
 
+/* Which code path scores a range of shapes. All ends of ranges belong to them; UINT32_MAX as the last: no end. */
+struct ckv_cpu_pick {
+        const char *path;                       /* "avx512" */
+        enum ckv_dtype keys;                    /* types that have no pick of their own go with binary32 */
+        enum ckv_dtype queries;                 /* CKV_DTYPE_NONE: all others than those of another pick for the same keys */
+        uint32_t dims_first, dims_last;         /* of a head */
+        uint32_t queries_first, queries_last;   /* of a KV head: group x window. No queries: with the most of other types */
+};
+
+enum { CKV_CPU_PICKS_MOST = 18 };
+
 struct ckv_backend_info {
         char name[64];          /* "AMD EPYC 9B45, avx512, 2 threads": for people */
         uint8_t uuid[16];       /* GPU or MIG instance; zero on the CPU */
         const char *path;       /* CPU: name of the code path for bfloat16 of 128 dimensions: "amx", "avx512", "scalar" */
-        char picks[256];        /* CPU: which path for which shapes, "amx: bf16; avx512: f16, f32" */
+        struct ckv_cpu_pick picked[CKV_CPU_PICKS_MOST]; /* CPU: [picked_count] which path for which shapes */
+        uint32_t picked_count;
+        char picks[512];        /* the same for people, "amx: bf16; avx512: f16, f32" */
         char wrong[64];         /* CPU: paths that gave wrong results when they were tried, and are not used; empty: none */
         uint32_t tried_usec;    /* CPU: how long the trials took; 0: the caller named a path */
         uint32_t threads;

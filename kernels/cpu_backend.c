@@ -246,6 +246,7 @@ static int choose_path(struct ckv_backend *backend, const char *path) {
                 return ckv_error_trace(r);
         info->tried_usec = path ? 0 : (uint32_t)((ckv_now_nsec() - start) / CKV_NSEC_PER_USEC);
         info->path = ckv__cpu_choice_path(backend->choice, CKV_DTYPE_BF16, CKV_DTYPE_BF16, 128, 128)->name;
+        info->picked_count = (uint32_t)ckv__cpu_choice_picks(backend->choice, info->picked);
         ckv__cpu_choice_text(backend->choice, info->picks, sizeof(info->picks));
         ckv__cpu_choice_wrong(backend->choice, info->wrong, sizeof(info->wrong));
         return 0;

@@ -4,10 +4,13 @@
  * each cell of that table has a trial, and its paths in order of their time.
  *
  * Every path must first be right: one that is wrong in any class is never used
- * again, whatever its time.  Then all of a cell's paths take turns, three times,
- * and the best time of each counts.  Rows that are not bfloat16 are tried at 128
- * dimensions alone: there, paths differ in the width of their vectors, which
- * matters the same for all.
+ * again, whatever its time.  Then all paths take turns at all trials
+ * (cpu_contest.c), and the best time of each counts.  Rows that are not bfloat16
+ * are tried at 128 dimensions alone: there, paths differ in the width of their
+ * vectors, which matters the same for all.
+ *
+ * Paths that are as good as equally fast are not told apart by chance: the later
+ * one in the table has the place, so that the next start picks it again.
  *
  * A path's window kernel does not take every shape.  What it refuses goes to the
  * next in the order that takes it, and to the first one's general kernel if
@@ -17,29 +20,25 @@
 
 #include "base/error.h"
 #include "base/macros.h"
-#include "kernels/cpu_trial.h"
+#include "kernels/cpu_contest.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 enum {
-        PATHS_MAX = 8,
-        CLASSES = 4, WIDTHS = 3, BUCKETS = 3,
-        ROUNDS = 3,
+        PATHS_MAX = CKV_CPU_ENTRANTS_MOST,
+        CLASSES = 4, WIDTHS = 3, BUCKETS = 3, CELLS = CLASSES * WIDTHS * BUCKETS,
+        TIE_PERCENT = 2,
         TRIAL_BYTES = 65536,            /* of keys: a segment's worth, more than the first cache */
         CHECKED_ROWS = 250,             /* not whole tiles of anything */
 };
 
 static const struct {
-        const char *name;
         enum ckv_dtype keys;
         bool exact;                     /* queries are of the same type */
         uint32_t widths;                /* that have trials of their own */
 } classes[CLASSES] = {
-        { "bf16", CKV_DTYPE_BF16, true, WIDTHS }, { "bf16 with other queries", CKV_DTYPE_BF16, false, 1 },
-        { "f16", CKV_DTYPE_F16, false, 1 }, { "f32", CKV_DTYPE_F32, false, 1 },
+        { CKV_DTYPE_BF16, true, WIDTHS }, { CKV_DTYPE_BF16, false, 1 }, { CKV_DTYPE_F16, false, 1 }, { CKV_DTYPE_F32, false, 1 },
 };
 
 /* Where dimensions and queries are tried, and up to where that counts */
@@ -55,8 +54,12 @@ struct ckv_cpu_choice {
         const struct ckv_cpu_path *paths;
         size_t count;
         bool usable[PATHS_MAX], wrong[PATHS_MAX];
-        struct cell cells[CLASSES][WIDTHS][BUCKETS];
+        struct cell cells[CELLS];
 };
+
+static uint32_t cell_number(uint32_t class, uint32_t width, uint32_t bucket) {
+        return (class * WIDTHS + width) * BUCKETS + bucket;
+}
 
 static uint32_t class_of(enum ckv_dtype keys, enum ckv_dtype queries, uint32_t query_count) {
         if (keys == CKV_DTYPE_BF16)
@@ -76,7 +79,8 @@ static uint32_t bucket_of(uint32_t query_count) {
 
 const struct ckv_cpu_path *ckv__cpu_choice_path(const struct ckv_cpu_choice *choice, enum ckv_dtype keys, enum ckv_dtype queries,
                                                 uint32_t dims, uint32_t query_count) {
-        const struct cell *cell = &choice->cells[class_of(keys, queries, query_count)][width_of(dims)][bucket_of(query_count)];
+        const struct cell *cell =
+                &choice->cells[cell_number(class_of(keys, queries, query_count), width_of(dims), bucket_of(query_count))];
 
         for (uint32_t i = 0; i < cell->count && query_count > 0; i++) {
                 const struct ckv_cpu_path *path = &choice->paths[cell->order[i]];
@@ -138,75 +142,69 @@ static int check_paths(struct ckv_cpu_choice *choice) {
         return r;
 }
 
-/* Best time of each path; UINT64_MAX for those that cannot */
-static int time_paths(struct ckv_cpu_choice *choice, uint32_t class, uint32_t width, uint32_t bucket, uint64_t ret_nsec[PATHS_MAX]) {
-        struct ckv_cpu_trial *trial = trial_new(class, width, bucket, false);
-        double expected = 0;
-        int r = 0;
-
-        if (!trial)
-                return ckv_error_origin(-ENOMEM);
-        for (size_t i = 0; i < PATHS_MAX; i++)
-                ret_nsec[i] = UINT64_MAX;
-        for (uint32_t round = 0; round < ROUNDS; round++)
-                for (size_t i = 0; r == 0 && i < choice->count; i++) {
-                        uint64_t nsec = UINT64_MAX;
-                        double total = 0;
-
-                        if (!may_try(choice, i, trial))
-                                continue;
-                        r = ckv__cpu_trial_nsec(trial, choice->paths[i].window, &nsec, &total);
-                        if (r < 0)
-                                break;
-                        expected = expected > 0 ? expected : total;
-                        if (total > expected * 0.9999 && total < expected * 1.0001)
-                                ret_nsec[i] = CKV_MIN(ret_nsec[i], nsec);
-                        else
-                                choice->wrong[i] = true;
-                }
-        (void)ckv__cpu_trial_free(trial);
-        return r < 0 ? ckv_error_origin(r) : 0;
-}
-
 /* Best first, and behind those that were timed the rest, from the last in the table down: they may take what the others refuse */
-static struct cell cell_of(const struct ckv_cpu_choice *choice, const uint64_t nsec[PATHS_MAX]) {
+static struct cell cell_of(const struct ckv_cpu_choice *choice, const struct ckv_cpu_contest *contest) {
         struct cell cell = { 0 };
-        bool placed[PATHS_MAX] = { false };
+        bool left[PATHS_MAX] = { false };
+        uint64_t nsec[PATHS_MAX];
 
+        for (size_t i = 0; i < choice->count; i++) {
+                left[i] = choice->usable[i] && !choice->wrong[i];
+                nsec[i] = ckv__cpu_contest_best(contest, i);
+        }
         for (;;) {
-                size_t best = PATHS_MAX;
+                uint64_t least = UINT64_MAX;
+                size_t i;
 
-                for (size_t i = choice->count; i-- > 0;)
-                        if (choice->usable[i] && !choice->wrong[i] && !placed[i] && (best == PATHS_MAX || nsec[i] < nsec[best]))
-                                best = i;
-                if (best == PATHS_MAX)
+                for (i = 0; i < choice->count; i++)
+                        if (left[i])
+                                least = CKV_MIN(least, nsec[i]);
+                for (i = choice->count; i-- > 0;)
+                        if (left[i] && nsec[i] - least <= least / 100 * TIE_PERCENT)
+                                break;
+                if (i >= choice->count)
                         return cell;
-                placed[best] = true;
-                cell.order[cell.count++] = (uint8_t)best;
+                left[i] = false;
+                cell.order[cell.count++] = (uint8_t)i;
         }
 }
 
-static int measure(struct ckv_cpu_choice *choice) {
-        static const uint64_t none[PATHS_MAX] = { 0 };
-        uint64_t nsec[CLASSES][WIDTHS][BUCKETS][PATHS_MAX];
+static int measure_all(struct ckv_cpu_choice *choice, struct ckv_cpu_contest contests[CELLS]) {
+        const struct ckv_cpu_window_kernel *kernels[PATHS_MAX] = { NULL };
         int r = 0;
 
-        for (uint32_t class = 0; r == 0 && class < CLASSES; class++)
-                for (uint32_t width = 0; r == 0 && width < WIDTHS; width++)
-                        for (uint32_t bucket = 0; r == 0 && bucket < BUCKETS; bucket++) {
-                                uint64_t *to = nsec[class][width][bucket];
+        for (size_t i = 0; i < choice->count; i++)
+                kernels[i] = choice->usable[i] ? choice->paths[i].window : NULL;
+        for (uint32_t class = 0; class < CLASSES; class++)
+                for (uint32_t n = 0; n < classes[class].widths * BUCKETS; n++) {
+                        struct ckv_cpu_contest *contest = &contests[cell_number(class, n / BUCKETS, n % BUCKETS)];
 
-                                if (windows(choice) == 0)
-                                        memcpy(to, none, sizeof(none));
-                                else if (width >= classes[class].widths)
-                                        memcpy(to, nsec[class][0][bucket], sizeof(none));
-                                else
-                                        r = time_paths(choice, class, width, bucket, to);
-                        }
+                        contest->trial = trial_new(class, n / BUCKETS, n % BUCKETS, false);
+                        if (!contest->trial)
+                                r = ckv_error_origin(-ENOMEM);
+                }
+        if (r == 0)
+                r = ckv_error_trace(ckv__cpu_contests_run(contests, CELLS, kernels, choice->count, choice->wrong));
+        for (uint32_t n = 0; n < CELLS; n++)
+                contests[n].trial = ckv__cpu_trial_free(contests[n].trial);
+        return r;
+}
+
+static int measure(struct ckv_cpu_choice *choice) {
+        _cleanup_free_ struct ckv_cpu_contest *contests = calloc(CELLS, sizeof(*contests));
+        int r = 0;
+
+        if (!contests)
+                return ckv_error_origin(-ENOMEM);
+        if (windows(choice) > 0)
+                r = measure_all(choice, contests);
         /* only now is it known who is wrong */
-        for (uint32_t n = 0; r == 0 && n < CLASSES * WIDTHS * BUCKETS; n++)
-                choice->cells[n / (WIDTHS * BUCKETS)][n / BUCKETS % WIDTHS][n % BUCKETS] =
-                        cell_of(choice, nsec[n / (WIDTHS * BUCKETS)][n / BUCKETS % WIDTHS][n % BUCKETS]);
+        for (uint32_t n = 0; r == 0 && n < CELLS; n++) {
+                uint32_t class = n / (WIDTHS * BUCKETS), width = n / BUCKETS % WIDTHS;
+
+                width = width < classes[class].widths ? width : 0;
+                choice->cells[n] = cell_of(choice, &contests[cell_number(class, width, n % BUCKETS)]);
+        }
         return r;
 }
 
@@ -217,8 +215,8 @@ static void force(struct ckv_cpu_choice *choice, size_t forced) {
         for (size_t i = forced + 1; i-- > 0;)
                 if (choice->usable[i] && !choice->wrong[i])
                         cell.order[cell.count++] = (uint8_t)i;
-        for (uint32_t n = 0; n < CLASSES * WIDTHS * BUCKETS; n++)
-                choice->cells[n / (WIDTHS * BUCKETS)][n / BUCKETS % WIDTHS][n % BUCKETS] = cell;
+        for (uint32_t n = 0; n < CELLS; n++)
+                choice->cells[n] = cell;
 }
 
 int ckv__cpu_choice_of(const struct ckv_cpu_path *paths, size_t count, const char *forced, struct ckv_cpu_choice **ret_choice) {
@@ -266,91 +264,43 @@ struct ckv_cpu_choice *ckv__cpu_choice_free(struct ckv_cpu_choice *choice) {
         return NULL;
 }
 
-/* ---- text */
+/* ---- what was chosen */
 
-struct text { char *at; size_t left; };
+const struct ckv_cpu_path *ckv__cpu_choice_paths(const struct ckv_cpu_choice *choice, size_t *ret_count) {
+        *ret_count = choice->count;
+        return choice->paths;
+}
 
-static _printf_(2, 3) void put(struct text *text, const char *format, ...) {
-        va_list args;
-        int n;
+bool ckv__cpu_choice_is_wrong(const struct ckv_cpu_choice *choice, size_t path) {
+        return choice->wrong[path];
+}
 
-        va_start(args, format);
-        n = vsnprintf(text->at, text->left, format, args);
-        va_end(args);
-        if (n > 0) {
-                size_t bytes = CKV_MIN((size_t)n, text->left - 1);
+/* width and bucket in ascending order */
+static struct ckv_cpu_pick pick_of(const struct ckv_cpu_choice *choice, uint32_t class, uint32_t width, uint32_t bucket) {
+        static const uint32_t ascending[WIDTHS] = { 1, 0, 2 };
+        enum ckv_dtype keys = classes[class].keys, queries = classes[class].exact ? keys : CKV_DTYPE_NONE;
+        uint32_t tried = classes[class].widths == 1 ? 0 : ascending[width];
+        struct ckv_cpu_pick pick = {
+                .keys = keys, .queries = queries, .dims_first = 1, .dims_last = UINT32_MAX, .queries_first = 1,
+                .queries_last = buckets[bucket].most,
+        };
 
-                text->at += bytes;
-                text->left -= bytes;
+        if (classes[class].widths > 1) {
+                pick.dims_first = width > 0 ? widths[ascending[width - 1]].most + 1 : 1;
+                pick.dims_last = widths[tried].most;
         }
+        if (bucket > 0)
+                pick.queries_first = buckets[bucket - 1].most + 1;
+        pick.path = ckv__cpu_choice_path(choice, keys, queries ? queries : CKV_DTYPE_F32, widths[tried].tried, buckets[bucket].tried)->name;
+        return pick;
 }
 
-static bool picked(const struct ckv_cpu_choice *choice, size_t path, uint32_t class, uint32_t width, uint32_t bucket) {
-        return choice->cells[class][width][bucket].order[0] == path;
-}
+size_t ckv__cpu_choice_picks(const struct ckv_cpu_choice *choice, struct ckv_cpu_pick ret_picks[CKV_CPU_PICKS_MOST]) {
+        size_t count = 0;
 
-/* Cells of a class in which the path is the pick; the last two widths are those of the first where they have no trials */
-static uint32_t picked_cells(const struct ckv_cpu_choice *choice, size_t path, uint32_t class) {
-        uint32_t cells = 0;
-
-        for (uint32_t n = 0; n < classes[class].widths * BUCKETS; n++)
-                cells += picked(choice, path, class, n / BUCKETS, n % BUCKETS);
-        return cells;
-}
-
-/* "bf16", or "bf16 128 x 16" for head dimension and queries where it is not all of the class */
-static void put_class(struct text *text, const struct ckv_cpu_choice *choice, size_t path, uint32_t class, const char *before) {
-        uint32_t cells = picked_cells(choice, path, class);
-
-        if (cells == 0)
-                return;
-        put(text, "%s%s", before, classes[class].name);
-        for (uint32_t n = 0; n < classes[class].widths * BUCKETS && cells < classes[class].widths * BUCKETS; n++)
-                if (picked(choice, path, class, n / BUCKETS, n % BUCKETS))
-                        put(text, " %ux%u", widths[n / BUCKETS].tried, buckets[n % BUCKETS].tried);
-}
-
-void ckv__cpu_choice_text(const struct ckv_cpu_choice *choice, char *ret_text, size_t size) {
-        struct text text = { .at = ret_text, .left = size };
-
-        *ret_text = 0;
-        for (size_t i = choice->count; i-- > 0;) {
-                const char *before = "";
-                uint32_t cells = 0, all = 0;
-
-                for (uint32_t class = 0; class < CLASSES; class++) {
-                        cells += picked_cells(choice, i, class);
-                        all += classes[class].widths * BUCKETS;
-                }
-                if (cells == 0)
-                        continue;
-                put(&text, "%s%s", text.at == ret_text ? "" : "; ", choice->paths[i].name);
-                for (uint32_t class = 0; class < CLASSES && cells < all; class++) {
-                        put_class(&text, choice, i, class, *before ? before : ": ");
-                        before = picked_cells(choice, i, class) || *before ? ", " : "";
-                }
-        }
-}
-
-void ckv__cpu_choice_names(const struct ckv_cpu_choice *choice, char *ret_text, size_t size) {
-        struct text text = { .at = ret_text, .left = size };
-
-        *ret_text = 0;
-        for (size_t i = choice->count; i-- > 0;) {
-                uint32_t cells = 0;
-
-                for (uint32_t class = 0; class < CLASSES; class++)
-                        cells += picked_cells(choice, i, class);
-                if (cells > 0)
-                        put(&text, "%s%s", text.at == ret_text ? "" : "+", choice->paths[i].name);
-        }
-}
-
-void ckv__cpu_choice_wrong(const struct ckv_cpu_choice *choice, char *ret_text, size_t size) {
-        struct text text = { .at = ret_text, .left = size };
-
-        *ret_text = 0;
-        for (size_t i = 0; i < choice->count; i++)
-                if (choice->wrong[i])
-                        put(&text, "%s%s", text.at == ret_text ? "" : ", ", choice->paths[i].name);
+        for (uint32_t class = 0; class < CLASSES; class++)
+                for (uint32_t width = 0; width < classes[class].widths; width++)
+                        for (uint32_t bucket = 0; bucket < BUCKETS; bucket++)
+                                ret_picks[count++] = pick_of(choice, class, width, bucket);
+        return count;
 }

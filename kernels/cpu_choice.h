@@ -8,6 +8,7 @@
 #ifndef CKV_KERNELS_CPU_CHOICE_H
 #define CKV_KERNELS_CPU_CHOICE_H
 
+#include "kernels/backend.h"
 #include "kernels/cpu_kernel.h"
 #include "kernels/cpu_window.h"
 
@@ -56,9 +57,19 @@ struct ckv_cpu_choice *ckv__cpu_choice_free(struct ckv_cpu_choice *choice);
 const struct ckv_cpu_path *ckv__cpu_choice_path(const struct ckv_cpu_choice *choice, enum ckv_dtype keys, enum ckv_dtype queries,
                                                 uint32_t dims, uint32_t query_count);
 
-/* The picks in three texts, each cut to @size bytes with the closing 0 */
+/* ckv__cpu_choice_paths() - all that were chosen from, slowest first: [*ret_count], borrowed */
+const struct ckv_cpu_path *ckv__cpu_choice_paths(const struct ckv_cpu_choice *choice, size_t *ret_count);
 
-/* ckv__cpu_choice_text() - "amx: bf16; avx512: bf16 with other queries, f16, f32": which path for which shapes */
+/* ckv__cpu_choice_is_wrong() - did path number @path give wrong results? It is not used then. */
+bool ckv__cpu_choice_is_wrong(const struct ckv_cpu_choice *choice, size_t path);
+
+/* ckv__cpu_choice_picks() - the path of every range of shapes, each as its trial was taken. Return: how many. */
+size_t ckv__cpu_choice_picks(const struct ckv_cpu_choice *choice, struct ckv_cpu_pick ret_picks[CKV_CPU_PICKS_MOST]);
+
+/* The picks in three texts (cpu_choice_text.c), each cut to @size bytes with the closing 0 */
+
+/* ckv__cpu_choice_text() - "amx: bf16 (head_dim 81-160 with 25-96 or 97+ queries); avx512: bf16 (...), f16, f32": what each path
+ * scores; queries are those of a KV head */
 void ckv__cpu_choice_text(const struct ckv_cpu_choice *choice, char *ret_text, size_t size);
 
 /* ckv__cpu_choice_names() - "amx+avx512": all paths that are used */

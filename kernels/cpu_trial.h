@@ -32,6 +32,9 @@ bool ckv__cpu_trial_takes(const struct ckv_cpu_trial *trial, const struct ckv_cp
  * Return: 0 or -ENOMEM. */
 int ckv__cpu_trial_right(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, bool *ret_right);
 
+/* ckv__cpu_trial_clock() - CPU time of the calling thread, in ns */
+uint64_t ckv__cpu_trial_clock(void);
+
 /* ckv__cpu_trial_nsec() - CPU time of units() on rows that are in no cache, and @ret_total, the sum of all its totals.
  * Return: 0 or -ENOMEM. */
 int ckv__cpu_trial_nsec(struct ckv_cpu_trial *trial, const struct ckv_cpu_window_kernel *kernel, uint64_t *ret_nsec,

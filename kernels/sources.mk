@@ -6,7 +6,7 @@ kernels_SOURCES := kernels/policy.c kernels/policy_rules.c kernels/budget.c kern
 # The CPU device. Each instruction set has its own file and its own flags; one of them is chosen when the device opens.
 kernels_SOURCES += kernels/cpu_backend.c kernels/cpu_machine.c kernels/cpu_nodes.c kernels/cpu_scratch.c kernels/cpu_pool.c kernels/cpu_turns.c kernels/cpu_plan.c kernels/cpu_score.c kernels/cpu_attention.c kernels/cpu_attention_work.c kernels/cpu_window_work.c kernels/cpu_scheme.c kernels/cpu_parts.c kernels/cpu_keys.c kernels/cpu_drop.c \
         kernels/cpu_fold.c kernels/cpu_move.c kernels/cpu_copy.c kernels/cpu_bell.c kernels/cpu_score_scalar.c \
-        kernels/cpu_choice.c kernels/cpu_paths.c kernels/cpu_trial.c
+        kernels/cpu_choice.c kernels/cpu_choice_text.c kernels/cpu_contest.c kernels/cpu_paths.c kernels/cpu_trial.c
 # gcc's fake stack frames are not aligned for vectors, so these files keep their frames on the real stack
 CPU_SCORE := -O3 -ffp-contract=fast $(if $(filter asan,$(BUILD)),--param asan-use-after-return=0)
 FLAGS_kernels/cpu_score_scalar := $(CPU_SCORE)

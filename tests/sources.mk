@@ -112,6 +112,11 @@ TESTS += test_cpu_choice
 test_cpu_choice_SOURCES := tests/test_cpu_choice.c tests/support_amx_software.c
 test_cpu_choice_LIBS := kernels base
 test_cpu_choice_LDLIBS := $(CHECK_LDLIBS)
+
+TESTS += test_cpu_contest
+test_cpu_contest_SOURCES := tests/test_cpu_contest.c
+test_cpu_contest_LIBS := kernels base
+test_cpu_contest_LDLIBS := $(CHECK_LDLIBS)
 endif
 
 # base, sockets and the process half of the core

@@ -174,7 +174,7 @@ START_TEST(wrong_is_never_picked) {
 
         for (size_t i = 0; i < CKV_ARRAY_SIZE(wrong); i++) {
                 const struct ckv_cpu_path paths[] = {
-                        PATH("scalar", NULL, yes), PATH("slow", &slow, yes), PATH(wrong[i]->name, wrong[i], yes),
+                        PATH("scalar", NULL, yes), PATH("right", &right, yes), PATH(wrong[i]->name, wrong[i], yes),
                 };
                 struct ckv_cpu_choice *choice;
                 char text[200];
@@ -184,11 +184,97 @@ START_TEST(wrong_is_never_picked) {
                 ck_assert_str_eq(text, wrong[i]->name);
                 /* nor for what it does right, or what it would not even be asked for */
                 for (uint32_t queries = 0; queries < 300; queries += 10)
-                        ck_assert_str_eq(pick(choice, 128, queries)->name, "slow");
+                        ck_assert_str_eq(pick(choice, 128, queries)->name, "right");
                 ckv__cpu_choice_names(choice, text, sizeof(text));
-                ck_assert_str_eq(text, "slow");
+                ck_assert_str_eq(text, "right");
                 (void)ckv__cpu_choice_free(choice);
         }
+}
+END_TEST
+
+/* The one that comes first in the table is the wrong one: those that differ from it are not. */
+START_TEST(first_is_wrong) {
+        const struct ckv_cpu_path paths[] = { PATH("scalar", NULL, yes), PATH("many", &many, yes), PATH("right", &right, yes) };
+        struct ckv_cpu_choice *choice;
+        char text[200];
+
+        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), NULL, &choice), 0);
+        ckv__cpu_choice_wrong(choice, text, sizeof(text));
+        ck_assert_str_eq(text, "many");
+        ck_assert_str_eq(pick(choice, 128, 128)->name, "right");
+        (void)ckv__cpu_choice_free(choice);
+}
+END_TEST
+
+/* Every shape has one pick, the ranges have no gaps, and what a pick says is what is taken. */
+START_TEST(picks_tell_all) {
+        static const uint32_t dims[] = { 1, 64, 80, 81, 128, 160, 161, 256, 1024 }, queries[] = { 1, 24, 25, 96, 97, 512 };
+        static const enum ckv_dtype types[] = { CKV_DTYPE_BF16, CKV_DTYPE_F16, CKV_DTYPE_F32 };
+        struct ckv_cpu_pick picks[CKV_CPU_PICKS_MOST];
+        struct ckv_cpu_choice *choice;
+        size_t count;
+
+        ck_assert_int_eq(ckv__cpu_choice_new(NULL, &choice), 0);
+        count = ckv__cpu_choice_picks(choice, picks);
+        ck_assert_uint_eq(count, CKV_CPU_PICKS_MOST);
+        for (size_t n = 0; n < CKV_ARRAY_SIZE(dims) * CKV_ARRAY_SIZE(queries) * 9; n++) {
+                uint32_t d = dims[n % CKV_ARRAY_SIZE(dims)], q = queries[n / CKV_ARRAY_SIZE(dims) % CKV_ARRAY_SIZE(queries)];
+                enum ckv_dtype keys = types[n % 3], of_queries = types[n / 3 % 3];
+                const struct ckv_cpu_pick *found = NULL;
+
+                for (size_t i = 0; i < count; i++) {
+                        if (picks[i].keys != keys || d < picks[i].dims_first || d > picks[i].dims_last || q < picks[i].queries_first ||
+                            q > picks[i].queries_last)
+                                continue;
+                        /* a pick without a type of queries is for all that no other names */
+                        if (picks[i].queries == of_queries || (!found && picks[i].queries == CKV_DTYPE_NONE))
+                                found = &picks[i];
+                }
+                ck_assert_ptr_nonnull(found);
+                if (d % 64 == 0)
+                        ck_assert_str_eq(found->path, ckv__cpu_choice_path(choice, keys, of_queries, d, q)->name);
+        }
+        (void)ckv__cpu_choice_free(choice);
+}
+END_TEST
+
+/* What one path has a part of is said by ranges. */
+START_TEST(text_names_ranges) {
+        struct ckv_cpu_window_kernel narrow = right;
+        const struct ckv_cpu_path paths[] = { PATH("scalar", NULL, yes), PATH("slow", &slow, yes), PATH("narrow", &narrow, yes) };
+        struct ckv_cpu_choice *choice;
+        char text[512];
+
+        narrow.takes = takes_few;
+        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), NULL, &choice), 0);
+        ckv__cpu_choice_text(choice, text, sizeof(text));
+        ck_assert_str_eq(text, "narrow: bf16 (head_dim 1-80), bf16 with other queries, f16, f32; "
+                               "slow: bf16 (head_dim 81-160, head_dim 161+)");
+        ckv__cpu_choice_names(choice, text, sizeof(text));
+        ck_assert_str_eq(text, "narrow+slow");
+        (void)ckv__cpu_choice_free(choice);
+}
+END_TEST
+
+static void units_slow_if_many(const struct ckv_cpu_window_segment *segment, const struct ckv_cpu_window_map *map, float *ret_columns,
+                               float *ret_total) {
+        for (uint32_t i = 0; i < (segment->query_count > 100 ? 5 : 1); i++)
+                units_right(segment, map, ret_columns, ret_total);
+}
+
+START_TEST(text_names_queries) {
+        const struct ckv_cpu_window_kernel few = WINDOW("few", units_slow_if_many, rows_right);
+        const struct ckv_cpu_path paths[] = { PATH("scalar", NULL, yes), PATH("slow", &slow, yes), PATH("few", &few, yes) };
+        struct ckv_cpu_choice *choice;
+        char text[512];
+
+        ck_assert_int_eq(ckv__cpu_choice_of(paths, CKV_ARRAY_SIZE(paths), NULL, &choice), 0);
+        ckv__cpu_choice_text(choice, text, sizeof(text));
+        ck_assert_str_eq(text, "few: bf16 (head_dim 1-80 with 1-24 or 25-96 queries, head_dim 81-160 with 1-24 or 25-96 queries, "
+                               "head_dim 161+ with 1-24 or 25-96 queries), bf16 with other queries, f16, f32; "
+                               "slow: bf16 (head_dim 1-80 with 97+ queries, head_dim 81-160 with 97+ queries, "
+                               "head_dim 161+ with 97+ queries)");
+        (void)ckv__cpu_choice_free(choice);
 }
 END_TEST
 
@@ -328,6 +414,10 @@ int main(void) {
         suite_add_tcase(suite, tcase);
         tcase_add_test(tcase, fastest_of_those_that_take_it);
         tcase_add_test(tcase, wrong_is_never_picked);
+        tcase_add_test(tcase, first_is_wrong);
+        tcase_add_test(tcase, picks_tell_all);
+        tcase_add_test(tcase, text_names_ranges);
+        tcase_add_test(tcase, text_names_queries);
         tcase_add_test(tcase, wrong_is_not_forced);
         tcase_add_test(tcase, forced);
         tcase_add_test(tcase, forced_that_refuses);
