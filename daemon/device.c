@@ -16,7 +16,8 @@
  * where they are: the thread that has them may go on at any time, so nothing of
  * theirs is freed, and what it might still say is not heard.  Time without
  * progress is counted in turns of the loop, since a process that was stopped, or
- * a machine that slept, has not been hanging.
+ * a machine that slept, has not been hanging.  At the very end, when the device
+ * is closed, no loop turns any more: a thread closes it, and is waited for.
  */
 #include "daemon/device.h"
 
@@ -34,8 +35,10 @@
 #include "kernels/cuda_image.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 
 /* How often it is looked whether all is answered; how long answers have to leave; and how long all of it may take. */
 #define LOOK_USEC UINT64_C(10000)
@@ -198,4 +201,29 @@ int ckv_device_watch(struct ckv_daemon *daemon) {
                 return 0;
         r = sd_event_add_time_relative(daemon->event, NULL, CLOCK_MONOTONIC, 0, 1000, on_look, daemon);
         return r < 0 ? ckv_error_origin(r) : 0;
+}
+
+static void *close_backend(void *p) {
+        struct ckv_daemon *daemon = p;
+
+        daemon->backend = daemon->ops->close(daemon->backend);
+        return NULL;
+}
+
+void ckv_device_close(struct ckv_daemon *daemon) {
+        const uint64_t seconds = ckv_options_cuda(daemon->options) ? daemon->options->device_timeout : 0;
+        struct timespec until;
+        pthread_t thread;
+
+        if (seconds == 0 || pthread_create(&thread, NULL, close_backend, daemon) != 0) {
+                (void)close_backend(daemon);
+                return;
+        }
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += (time_t)seconds;
+        if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
+                return;
+        /* nobody waits for an answer any more; what the driver holds goes with the process */
+        ckv_log(CKV_LOG_ERROR, DEVICE_HUNG, "seconds=%" PRIu64 " why=\"it cannot be closed\" status=%d", seconds, (int)CKV_EXIT_HUNG);
+        _exit(CKV_EXIT_HUNG);
 }

@@ -25,4 +25,11 @@ int ckv_device_watch(struct ckv_daemon *daemon);
  */
 void ckv_device_look(struct ckv_daemon *daemon);
 
+/**
+ * ckv_device_close() - daemon->backend, which becomes NULL; of any kind, and nothing is inside any more
+ *
+ * With --backend cuda the process ends with CKV_EXIT_HUNG if that takes longer than --device-timeout, unless this is 0.
+ */
+void ckv_device_close(struct ckv_daemon *daemon);
+
 #endif

@@ -178,7 +178,7 @@ static void daemon_close(struct ckv_daemon *daemon) {
         ckv_closer_stop(daemon);
         ckv_endpoints_close(daemon);
         if (daemon->backend)
-                daemon->backend = daemon->ops->close(daemon->backend);
+                ckv_device_close(daemon);
         daemon->event = sd_event_unref(daemon->event);
         /* what a tenant had was given back to the last byte, or something leaked */
         assert(!daemon->sessions);

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "clients" / "python" / "src"), str(Path(__file__).parent)]
 
 import chunkkv  # noqa: E402
+import cuda_engine  # noqa: E402
 from daemon import Daemon, build_directory  # noqa: E402
 
 LONGEST_TEST = 300.0  # seconds; the slowest one kills 100 gates, and takes 100 s because the core restarts one a second
@@ -71,3 +72,32 @@ def client(daemon: Daemon) -> Iterator[chunkkv.Client]:
     """A session with the module's daemon."""
     with chunkkv.Client(daemon.prefix()) as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Daemon]:
+    """As daemon(), with the stand-in for a GPU."""
+    running = cuda_engine.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def gpu_client(gpu: Daemon) -> Iterator[chunkkv.Client]:
+    """A session with that daemon."""
+    with chunkkv.Client(gpu.prefix()) as connected:
+        yield connected
+
+
+@pytest.fixture
+def new_gpu() -> Iterator[Callable[..., Daemon]]:
+    """Such daemons of the test's own: new_gpu(*options, **faults); one that has ended by itself was meant to."""
+    made: list[Daemon] = []
+
+    def make(*options: str, **faults: str) -> Daemon:
+        made.append(cuda_engine.start(*options, **faults))
+        return made[-1]
+
+    yield make
+    for running in made:
+        running.stop(check=running.process is not None and running.process.poll() is None)
