@@ -92,7 +92,7 @@ static int allocate(struct ckv_cpu_plan *plan, const struct ckv_job_group *group
         if (group->scores.in)
                 return 0;
         r = ckv__cpu_score_new_in(plan->job, group, plan->scratch, &plan->score);
-        if (r == 0 && ckv__cpu_units_will_do(group))
+        if (r == 0 && ckv_scores_units_will_do(group, plan->units.count))
                 ckv__cpu_score_expect_units(plan->score, &plan->units);
         return r;
 }

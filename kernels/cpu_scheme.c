@@ -9,17 +9,6 @@
 #include "kernels/reference.h"
 #include "kernels/scores.h"
 
-enum { UNIT_ROWS_LEAST = 4 };           /* on average */
-
-bool ckv__cpu_units_will_do(const struct ckv_job_group *group) {
-        const struct ckv_policy *policy = &group->policy;
-
-        return (policy->heads == CKV_HEADS_SUM || policy->heads == CKV_HEADS_EACH) && policy->group_heads != CKV_GROUP_MAX &&
-               policy->unit_reduce != CKV_UNIT_MAX && (policy->pool == CKV_POOL_NONE || policy->pool == CKV_POOL_AVG) &&
-               policy->value_weight == CKV_WEIGHT_NONE && policy->mute == 0 && !(policy->given & CKV_GIVEN_CONTRAST_FIRST) &&
-               policy->window_reduce != CKV_ROWS_MAX && !group->want_mass && !ckv_scores_need_rows(group);
-}
-
 /* Can the kernel read these keys, and do what the policy asks of a weight? */
 static bool serves(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
                    const struct ckv_cpu_window_kernel *window, uint32_t panel) {
@@ -38,7 +27,7 @@ enum ckv_cpu_scheme ckv__cpu_scheme(const struct ckv_job *job, const struct ckv_
                 return CKV_CPU_GENERAL;
         if (layer->lse)
                 return CKV_CPU_LSE;
-        if (units > 0 && (uint64_t)units * UNIT_ROWS_LEAST <= group->selection.rows && ckv__cpu_units_will_do(group))
+        if (ckv_scores_units_will_do(group, units))
                 return CKV_CPU_UNITS_ONCE;
         return CKV_CPU_TWICE;
 }

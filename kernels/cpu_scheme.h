@@ -38,7 +38,4 @@ enum ckv_cpu_scheme {
 enum ckv_cpu_scheme ckv__cpu_scheme(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_job_layer *layer,
                                     const struct ckv_cpu_window_kernel *window, uint32_t panel, uint32_t units);
 
-/* ckv__cpu_units_will_do() - do sums over units answer all that is asked of this group? Of its policy and what it gives out */
-bool ckv__cpu_units_will_do(const struct ckv_job_group *group);
-
 #endif

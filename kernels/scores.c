@@ -17,6 +17,16 @@ bool ckv_scores_need_rows(const struct ckv_job_group *group) {
                (group->scores.by_row && (group->scores.in || group->scores.out));
 }
 
+bool ckv_scores_units_will_do(const struct ckv_job_group *group, uint32_t units) {
+        const struct ckv_policy *policy = &group->policy;
+
+        return units > 0 && (uint64_t)units * CKV_UNIT_ROWS_LEAST <= group->selection.rows &&
+               (policy->heads == CKV_HEADS_SUM || policy->heads == CKV_HEADS_EACH) && policy->group_heads != CKV_GROUP_MAX &&
+               policy->unit_reduce != CKV_UNIT_MAX && (policy->pool == CKV_POOL_NONE || policy->pool == CKV_POOL_AVG) &&
+               policy->value_weight == CKV_WEIGHT_NONE && policy->mute == 0 && !(policy->given & CKV_GIVEN_CONTRAST_FIRST) &&
+               policy->window_reduce != CKV_ROWS_MAX && !group->want_mass && !ckv_scores_need_rows(group);
+}
+
 /* count_of() - floats of one layer and score head */
 static uint64_t count_of(const struct ckv_job_group *group, const struct ckv_units *units) {
         return group->scores.by_row ? group->selection.rows : units->count;

@@ -20,6 +20,14 @@ static inline bool ckv_scores_top4(const struct ckv_job_group *group) {
 /* ckv_scores_need_rows() - must T32[j] be formed: for fill = best, chunk_eg, top4, or because the caller asks for rows? */
 bool ckv_scores_need_rows(const struct ckv_job_group *group);
 
+enum { CKV_UNIT_ROWS_LEAST = 4 };       /* on average: units of fewer would make more sums than a second pass costs time */
+
+/*
+ * ckv_scores_units_will_do() - do sums over units, for each query, answer all that is asked of this group? By its policy, what it
+ * gives out, and how many units it has: between a weight and C[u] all must be linear, and nothing may look at rows.
+ */
+bool ckv_scores_units_will_do(const struct ckv_job_group *group, uint32_t units);
+
 /**
  * ckv_scores_fit() - are the caller's memories of the right size for this group?
  * @units:    of the group

@@ -10,6 +10,7 @@
 #include "kernels/cpu_scheme.h"
 #include "kernels/cpu_score.h"
 #include "kernels/reference.h"
+#include "kernels/scores.h"
 #include "tests/support_paths.h"
 #include "tests/support_random.h"
 
@@ -226,7 +227,7 @@ START_TEST(units_within_r31) {
                 group = &random->job->groups[0];
                 group->scores = (struct ckv_job_scores){ .in = group->scores.in };
                 group->want_mass = false;
-                if (ckv__cpu_units_will_do(group) && cut_units(group, &units)) {
+                if (ckv_scores_units_will_do(group, 1) && cut_units(group, &units)) {
                         for (uint32_t i = 0; i < count; i++)
                                 once[i] += check_units(random, paths[i], &units, seed);
                         ckv_units_deinit(&units);
