@@ -8,7 +8,9 @@
  *
  * Which GPU it is must be said where there are several.  The index is the
  * driver's, after CUDA_VISIBLE_DEVICES; an engine in another container counts
- * otherwise, so a UUID is the better name.
+ * otherwise, so a UUID is the better name.  GPU- and MIG- before it are held to
+ * what it is: who meant an instance is not to get the whole GPU, nor the other
+ * way round.
  */
 #include "kernels/cuda_device.h"
 
@@ -55,11 +57,15 @@ static int fail_call(const struct ckv_cuda_device *device, struct ckv_cuda_fault
         return r;
 }
 
+/* What a name says of the UUID in it. */
+enum kind { KIND_ANY, KIND_GPU, KIND_INSTANCE };
+
 /* Hexadecimal digits of a UUID, however it is written. Return: false if there are not 32. */
-static bool parse_uuid(const char *text, uint8_t ret_uuid[16]) {
+static bool parse_uuid(const char *text, enum kind *ret_kind, uint8_t ret_uuid[16]) {
         uint32_t n = 0;
 
-        if (strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)
+        *ret_kind = strncmp(text, "GPU-", 4) == 0 ? KIND_GPU : strncmp(text, "MIG-", 4) == 0 ? KIND_INSTANCE : KIND_ANY;
+        if (*ret_kind != KIND_ANY)
                 text += 4;
         for (; *text; text++) {
                 char digit[2] = { *text, '\0' };
@@ -74,18 +80,38 @@ static bool parse_uuid(const char *text, uint8_t ret_uuid[16]) {
         return n == 32;
 }
 
-static int find_by_uuid(struct ckv_cuda_device *device, const char *name, int count, struct ckv_cuda_fault *ret_fault) {
-        uint8_t wanted[16];
-        CUuuid uuid;
+/* The UUID of device->device, and of the GPU of which it is an instance; the same twice if it is a whole one. */
+static bool get_uuids(struct ckv_cuda_device *device, CUuuid *ret_uuid, CUuuid *ret_whole) {
+        if (!CKV__CUDA(device, cuDeviceGetUuid_v2, ret_uuid, device->device))
+                return false;
+        /* the older function knows nothing of instances; a driver without it does not tell what is one */
+        *ret_whole = *ret_uuid;
+        return !device->cuda.cuDeviceGetUuid || CKV__CUDA(device, cuDeviceGetUuid, ret_whole, device->device);
+}
 
-        if (!parse_uuid(name, wanted))
+static int find_by_uuid(struct ckv_cuda_device *device, const char *name, int count, struct ckv_cuda_fault *ret_fault) {
+        CUuuid uuid, whole;
+        uint8_t wanted[16];
+        enum kind kind;
+
+        if (!parse_uuid(name, &kind, wanted))
                 return fail(ret_fault, -ENODEV, "\"%s\" is no index and no UUID of a GPU", name);
         for (int i = 0; i < count; i++) {
-                if (!CKV__CUDA(device, cuDeviceGet, &device->device, i) ||
-                    !CKV__CUDA(device, cuDeviceGetUuid_v2, &uuid, device->device))
+                bool instance;
+
+                if (!CKV__CUDA(device, cuDeviceGet, &device->device, i) || !get_uuids(device, &uuid, &whole))
                         return fail_call(device, ret_fault, "a GPU cannot be asked for its UUID");
-                if (memcmp(uuid.bytes, wanted, sizeof(wanted)) == 0)
-                        return 0;
+                instance = memcmp(uuid.bytes, whole.bytes, sizeof(uuid.bytes)) != 0;
+                if (memcmp(uuid.bytes, wanted, sizeof(wanted)) != 0) {
+                        if (instance && memcmp(whole.bytes, wanted, sizeof(wanted)) == 0)
+                                return fail(ret_fault, -ENODEV, "%s is divided into instances: name one of them, MIG-UUID", name);
+                        continue;
+                }
+                if (kind == KIND_INSTANCE && !instance && device->cuda.cuDeviceGetUuid)
+                        return fail(ret_fault, -ENODEV, "%s is a whole GPU, no instance of one: its name is GPU-%s", name, name + 4);
+                if (kind == KIND_GPU && instance)
+                        return fail(ret_fault, -ENODEV, "%s is an instance, no whole GPU: its name is MIG-%s", name, name + 4);
+                return 0;
         }
         return fail(ret_fault, -ENODEV, "none of the %d GPUs that this process sees is %s", count, name);
 }

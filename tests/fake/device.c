@@ -80,9 +80,15 @@ CUresult cuDeviceGetName(char *ret_name, int size, CUdevice device) {
         return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *ret_uuid, CUdevice device) {
+CUresult cuDeviceGetUuid(CUuuid *ret_uuid, CUdevice device) {
         BEGIN_DEVICE();
         memcpy(ret_uuid->bytes, "chunkkvd-standin", sizeof(ret_uuid->bytes));
+        return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *ret_uuid, CUdevice device) {
+        BEGIN_DEVICE();
+        memcpy(ret_uuid->bytes, getenv("FAKECUDA_INSTANCE") ? "chunkkvd-a-slice" : "chunkkvd-standin", sizeof(ret_uuid->bytes));
         return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 

@@ -16,6 +16,7 @@
  *   FAKECUDA_FAULT=n:code         the n-th kernel fails as it runs; from then on every call returns code
  *   FAKECUDA_ATTR=number:value,.. attributes of the device
  *   FAKECUDA_VERSION=number       of the driver; 13000 if unset
+ *   FAKECUDA_INSTANCE=anything    the device is an instance (MIG), with another UUID than its GPU
  *   FAKECUDA_REGISTERS=number     of a thread of each kernel; 0 if unset, since nothing here has any
  *   FAKECUDA_LOG=path             a line for each call and each operation of a stream, in order
  */

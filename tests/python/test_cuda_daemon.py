@@ -29,6 +29,7 @@ from test_golden import POLICY_OF_PARAMS
 
 pytestmark = MARKS
 PROBLEMS = 200
+WHOLE, SLICE = "6368756e-6b6b-7664-2d73-74616e64696e", "6368756e-6b6b-7664-2d61-2d736c696365"  # UUIDs of the stand-in
 WORK = 1500  # rows times heads times layers of the largest problem: the emulator needs a moment for it
 
 
@@ -211,6 +212,11 @@ def start_failed(*options: str, program: str = "chunkkvd-standin", **faults: str
     (("--backend", "cuda", "--device", "+0"), {}, '"+0" is no index'),
     (("--backend", "cuda", "--device", " 0"), {}, '" 0" is no index'),
     (("--backend", "cuda", "--device", "GPU-00000000-0000-0000-0000-000000000000"), {}, "GPU-0000"),
+    (("--backend", "cuda", "--device", f"MIG-{SLICE}"), {}, "none of the 1 GPUs"),
+    (("--backend", "cuda", "--device", f"MIG-{WHOLE}"), {}, f"no instance of one: its name is GPU-{WHOLE}"),
+    (("--backend", "cuda", "--device", f"GPU-{SLICE}"), {"INSTANCE": "1"}, f"no whole GPU: its name is MIG-{SLICE}"),
+    (("--backend", "cuda", "--device", f"GPU-{WHOLE}"), {"INSTANCE": "1"}, f"GPU-{WHOLE} is divided into instances"),
+    (("--backend", "cuda", "--device", f"MIG-{WHOLE}"), {"INSTANCE": "1"}, "is divided into instances"),
 ])
 def test_starts_that_fail_with_a_sentence(tmp_path: Path, options: tuple[str, ...], faults: dict[str, str],
                                           words: str) -> None:
@@ -219,15 +225,20 @@ def test_starts_that_fail_with_a_sentence(tmp_path: Path, options: tuple[str, ..
 
 def test_a_start_says_what_it_met(gpu: Daemon) -> None:
     line = next(line for line in gpu.log().splitlines() if "CUDA_DRIVER" in line)
-    assert "uuid=6368756e-6b6b-7664-2d73-74616e64696e" in line
+    assert f"uuid={WHOLE} " in line
     assert "CUDA 13.0" in line
+
+
+@pytest.mark.parametrize("name", [SLICE, f"MIG-{SLICE}", SLICE.replace("-", "").upper()])
+def test_an_instance_by_its_name(new_gpu: Callable[..., Daemon], name: str) -> None:
+    assert f"uuid={SLICE} " in new_gpu("--device", name, INSTANCE="1").log()
 
 
 def test_by_uuid_and_in_the_sandbox(tmp_path: Path) -> None:
     """What is loaded before needs no file.  Memory by descriptor works; the IPC of the stand-in cannot."""
     fake = engine.environment()["LD_LIBRARY_PATH"] + "/libcuda.so.1"
     daemon = Daemon(program="chunkkvd-standin", environment={"LD_PRELOAD": fake},
-                    options=("--backend", "cuda", "--device", "GPU-6368756e-6b6b-7664-2d73-74616e64696e"))
+                    options=("--backend", "cuda", "--device", f"GPU-{WHOLE}"))
     try:
         with chunkkv.Client(daemon.prefix()) as client:
             cache = DeviceCache(client, vmm=True)
