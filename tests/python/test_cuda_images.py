@@ -173,6 +173,26 @@ def test_machine_code_of_another_architecture_is_refused(tool: ModuleType, tmp_p
             tool.check_machine_code(path, 80)
 
 
+@pytest.mark.parametrize(("environment", "expected"), [
+    ({"MAKEFLAGS": " -j2 --jobserver-auth=3,4"}, 2),
+    ({"MAKEFLAGS": "kw -j13 --jobserver-auth=fifo:/tmp/x -- CUDA=1 O=a-j9 -j7"}, 13),
+    ({"MAKEFLAGS": ""}, 1),
+    ({"MAKEFLAGS": "rR --no-print-directory"}, 1),
+    ({"MAKEFLAGS": " -j"}, len(os.sched_getaffinity(0))),
+    ({}, len(os.sched_getaffinity(0))),
+    ({"CUDA_JOBS": "3"}, 3),
+    ({"CUDA_JOBS": "3", "MAKEFLAGS": " -j2"}, 3),
+])
+def test_as_many_compilers_as_make_was_told(tool: ModuleType, environment: dict[str, str], expected: int) -> None:
+    assert tool.jobs(environment) == expected
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "two", "1.5"])
+def test_a_number_of_compilers_that_is_none(tool: ModuleType, jobs: str) -> None:
+    with pytest.raises(tool.Failed, match=f'CUDA_JOBS must be a number above 0, is "{jobs}"'):
+        tool.jobs({"CUDA_JOBS": jobs})
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Of a checkout what chooses the compiler; its tools/setup only leaves a mark."""
