@@ -107,7 +107,8 @@ help:
 	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make check-emu     mistakes planted in the CUDA kernels: the emulator must find each; a minute"
-	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model"
+	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model;"
+	@echo "                             DEVICE=cuda PYTHON=python3: tiny ones on a GPU, by a Python that has torch for it"
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
 	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
@@ -226,14 +227,26 @@ bench-accuracy-small:
 	@$(MAKE) $(JOBS) all
 	@CHUNKKV_BUILD=$(abspath $(O)) build/venv/bin/python bench/accuracy_small.py
 
+# on a GPU, with a Python that has torch for it, the tests that here run on the stand-in for the driver
+DEVICE ?= cpu
+PYTHON ?= python3
 .PHONY: check-transformers
+ifeq ($(DEVICE),cuda)
+check-transformers:
+	@tools/setup run
+	@$(MAKE) $(JOBS) all
+	@CHUNKKV_BUILD=$(abspath $(O)) CHUNKKV_TEST_DEVICE=cuda $(PYTHON) -W ignore -m pytest -q -p no:cacheprovider \
+	    tests/python/test_transformers_cuda.py
+else
 check-transformers:
 	@tools/setup transformers
-	@$(MAKE) $(JOBS) all
+	@tools/setup emulator
+	@$(MAKE) $(JOBS) all $(O)/chunkkvd-standin $(O)/fake/libcuda.so.1
 	@for first in build/transformers-4 ''; do PYTHONPATH=$$first build/eval-venv/bin/python -W ignore -c \
                 'import transformers; print("Transformers", transformers.__version__)' && PYTHONPATH=$$first \
                 CHUNKKV_BUILD=$(abspath $(O)) OMP_NUM_THREADS=1 build/eval-venv/bin/python -W ignore -m pytest -q \
                 -p no:cacheprovider tests/python/test_transformers*.py || exit 1; done
+endif
 
 PROBLEMS ?= 1000
 bench-random-problems:

@@ -197,7 +197,7 @@ def test_rows_of_another_device_are_refused(model: Any) -> None:
     store = ChunkKVCache(model.config).store
     rows = torch.zeros(1, 2, 5, 16)
     store.layers[0].update(rows, rows)
-    with pytest.raises(chunkkv.Unsupported, match="layer 1 has keys of .* on meta, other than the layers"):
+    with pytest.raises(chunkkv.Unsupported, match=r"layer 1 has keys of .* on meta, other than the layers"):
         store.layers[1].update(rows.to("meta"), rows.to("meta"))
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from ..answer import Answer
+from ..cache import Cache
 from ..client import Client
-from ..errors import ChunkkvError
+from ..errors import ChunkkvError, CoreDied, DeviceError
 from ..job import GroupJob, Table
 from ..policy import Policy
 from ..ranges import Range, count, positions_of, rows_from_ranges
+from ..request import CompressRequest
 from ..wire import CacheState
 from .arena import capacity_for
 from .asked import as_argument
@@ -19,6 +22,8 @@ from .registered import Registered, Unit
 from .report import Report
 from .settings import Settings, of_the_model
 from .store import Store
+
+LOOK_SECONDS = 0.05  # between two looks for the next daemon
 
 
 def compress_store(client: Client, store: Store, settings: Settings) -> Report:
@@ -28,6 +33,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
         ChunkkvError: `cache` CLEAN: nothing was changed.  Else the cache refuses to go on.
     """
     assert store.arena is not None
+    store.check_whole()
     settings.check_again(store)
     settings.check_batch(store.batch)
     settings.check_protected(store.seen)
@@ -46,8 +52,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
         for cache, units in registered.parts:
             jobs = [_job(store, settings, i, unit) for i, unit in enumerate(units)]
             queries = registered.queries(store, units) if any(job.needs_queries for job in jobs) else None
-            answer = client.compress(cache, jobs=jobs, queries=queries, logical_len=store.seen,
-                                     timeout=settings.timeout)
+            answer = _ask(client, cache, settings.timeout, jobs=jobs, queries=queries, logical_len=store.seen)
             answers.append(answer)
             found += [(unit, answer, i) for i, unit in enumerate(units)]
     except ChunkkvError as error:
@@ -62,6 +67,32 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
         bytes_after=store.arena.memory.size, seconds=time.perf_counter() - began,
         positions=[{number: [rows_from_ranges(ranges) for ranges in each] for number, each in layers.items()}
                    for layers in heads], answers=answers)
+
+
+def _ask(client: Client, cache: Cache, timeout: float, **request: Unpack[CompressRequest]) -> Answer:
+    """The answer, also if the device fails while rows move: the next daemon goes on where this one stopped.
+
+    Memory of a GPU needs a daemon for that; in shared memory the client finishes by itself.
+    """
+    try:
+        return client.compress(cache, timeout=timeout, **request)
+    except (CoreDied, DeviceError) as error:
+        if error.cache != CacheState.TORN_REPAIRABLE:
+            raise
+        return _repaired(client, error.request_id, time.monotonic() + timeout)
+
+
+def _repaired(client: Client, request_id: int, until: float) -> Answer:
+    """The answer of the next daemon; the one whose device is lost may still be ending, and says so in several ways."""
+    while True:
+        try:
+            return client.repair(request_id, max(until - time.monotonic(), LOOK_SECONDS))
+        except ChunkkvError as error:
+            if error.cache not in (CacheState.PENDING, CacheState.TORN_REPAIRABLE) or time.monotonic() > until:
+                if error.cache == CacheState.CLEAN:  # of this call; the rows are as the first daemon left them
+                    error.cache = CacheState.TORN_REPAIRABLE
+                raise
+        time.sleep(LOOK_SECONDS)
 
 
 def _job(store: Store, settings: Settings, group: int, unit: Unit) -> GroupJob:

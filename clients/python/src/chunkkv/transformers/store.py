@@ -62,10 +62,14 @@ class Store:
         """Sequences."""
         return 0 if self.arena is None else int(self.arena.keys[0].shape[0])
 
-    def reserve(self, layer: ChunkKVLayer, key: torch.Tensor, value: torch.Tensor) -> Arena:
-        """Make room for new rows of a layer, in larger memory if need be."""
+    def check_whole(self) -> None:
+        """CannotCompress where rows were lost: nothing may go on with them."""
         if self.broken:
             raise CannotCompress(f"this cache lost its rows: {self.broken}")
+
+    def reserve(self, layer: ChunkKVLayer, key: torch.Tensor, value: torch.Tensor) -> Arena:
+        """Make room for new rows of a layer, in larger memory if need be."""
+        self.check_whole()
         needed = layer.length + key.shape[2]
         if self.arena is None:
             check_tensor(key)
