@@ -12,8 +12,8 @@
 
 static const struct ckv_backend_ops *const ops = &ckv_backend_cpu;
 
-bool bench_device_open(const char *path, uint32_t threads, struct bench_device *ret_device) {
-        const struct ckv_backend_options options = { .threads = threads, .path = path };
+bool bench_device_open(const char *path, uint32_t threads, uint64_t scratch_bytes, struct bench_device *ret_device) {
+        const struct ckv_backend_options options = { .threads = threads, .path = path, .scratch_bytes = scratch_bytes };
         struct ckv_backend *backend;
         int r = ops->open(&options, &backend);
 

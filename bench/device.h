@@ -12,8 +12,9 @@ struct bench_device {
         uint32_t threads;
 };
 
-/* bench_device_open() - NULL as @path: what the device chooses. Return: false if this machine has no such path. */
-bool bench_device_open(const char *path, uint32_t threads, struct bench_device *ret_device);
+/* bench_device_open() - NULL as @path: what the device chooses; 0 as @scratch_bytes: as much as a daemon has without --scratch.
+ * Return: false if this machine has no such path. */
+bool bench_device_open(const char *path, uint32_t threads, uint64_t scratch_bytes, struct bench_device *ret_device);
 void bench_device_close(struct bench_device *device);
 
 /* What a plan took, each layer of the job on the average. */

@@ -1,8 +1,8 @@
 /*
  * chunkkv-bench: how fast the CPU device scores.
  *
- *     chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] [--job N] [--extra]
- *                   [--only TEXT] [--check]
+ *     chunkkv-bench score|peaks|linear|memory|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] [--job N]
+ *                   [--scratch KIB] [--extra] [--only TEXT] [--check]
  *
  * Lines of JSON on standard output, for bench/report.py to gather; a wrong
  * result ends it with status 1 before anything of that case is timed.  A
@@ -12,6 +12,7 @@
 #include "base/macros.h"
 #include "bench/linear.h"
 #include "bench/measure.h"
+#include "bench/memory.h"
 #include "bench/peaks.h"
 #include "bench/score.h"
 
@@ -20,18 +21,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LENGTHS_MAX = 16, MIB = 1 << 20 };
+enum { LENGTHS_MAX = 16, KIB = 1 << 10, MIB = 1 << 20 };
 
 struct settings {
-        uint32_t tokens[LENGTHS_MAX], length_count, threads, pool_mib;
+        uint32_t tokens[LENGTHS_MAX], length_count, threads, pool_mib, scratch_kib;
         bool extra;
         const char *only;       /* part of a case's text; NULL: all */
         struct bench_options score;
 };
 
 static int usage(void) {
-        (void)fprintf(stderr, "usage: chunkkv-bench score|peaks|linear|paths [--tokens N,N...] [--threads N] [--repeats N] [--pool MIB] "
-                              "[--job TOKENS] [--extra] [--only TEXT] [--check]\n");
+        (void)fprintf(stderr, "usage: chunkkv-bench score|peaks|linear|memory|paths [--tokens N,N...] [--threads N] [--repeats N] "
+                              "[--pool MIB] [--job TOKENS] [--scratch KIB] [--extra] [--only TEXT] [--check]\n");
         return EXIT_FAILURE;
 }
 
@@ -55,7 +56,8 @@ static bool parse(int argc, char **argv, struct settings *settings) {
                 { "tokens", required_argument, NULL, 't' }, { "threads", required_argument, NULL, 'n' },
                 { "repeats", required_argument, NULL, 'r' }, { "pool", required_argument, NULL, 'p' },
                 { "job", required_argument, NULL, 'j' }, { "extra", no_argument, NULL, 'x' },
-                { "check", no_argument, NULL, 'c' }, { "only", required_argument, NULL, 'o' }, { NULL, 0, NULL, 0 },
+                { "scratch", required_argument, NULL, 's' }, { "check", no_argument, NULL, 'c' },
+                { "only", required_argument, NULL, 'o' }, { NULL, 0, NULL, 0 },
         };
 
         for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -67,6 +69,7 @@ static bool parse(int argc, char **argv, struct settings *settings) {
                 settings->score.repeats = o == 'r' ? number : settings->score.repeats;
                 settings->pool_mib = o == 'p' ? number : settings->pool_mib;
                 settings->score.job_tokens = o == 'j' ? number : settings->score.job_tokens;
+                settings->scratch_kib = o == 's' ? number : settings->scratch_kib;
                 settings->only = o == 'o' ? optarg : settings->only;
                 settings->extra |= o == 'x';
                 settings->score.check |= o == 'c';
@@ -124,6 +127,8 @@ int main(int argc, char **argv) {
                 bench_peaks(settings.threads, settings.score.repeats, &pool);
         else if (strcmp(what, "linear") == 0)
                 bench_linear(&bench_cases[0], settings.tokens[0], settings.threads, settings.score.repeats, &pool);
+        else if (strcmp(what, "memory") == 0)
+                bench_memory(&bench_cases[0], settings.tokens[0], settings.threads, (uint64_t)settings.scratch_kib * KIB, &pool);
         else
                 return usage();
         return EXIT_SUCCESS;

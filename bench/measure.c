@@ -190,8 +190,11 @@ static int compare(const void *a, const void *b) {
         return (x > y) - (x < y);
 }
 
-/* Quantile by the nearest rank. */
-static double quantile(const struct bench_series *series, double part) {
+bool bench_enough(const struct bench_series *series, uint32_t repeats) {
+        return series->count >= CKV_MIN(repeats, BENCH_REPEATS_MIN);
+}
+
+double bench_quantile(const struct bench_series *series, double part) {
         struct bench_series sorted = *series;
 
         if (sorted.count == 0)
@@ -201,23 +204,28 @@ static double quantile(const struct bench_series *series, double part) {
 }
 
 double bench_median(const struct bench_series *series) {
-        return quantile(series, 0.5);
-}
-
-double bench_least(const struct bench_series *series) {
-        return quantile(series, 0);
+        return bench_quantile(series, 0.5);
 }
 
 double bench_spread(const struct bench_series *series) {
         double median = bench_median(series);
 
-        return median > 0 ? (quantile(series, 0.75) - quantile(series, 0.25)) / median : 0;
+        return median > 0 ? (bench_quantile(series, 0.75) - bench_quantile(series, 0.25)) / median : 0;
 }
 
 bool bench_disturbed(double before, double after, double stolen) {
         if (bench_by_cpu_time())
                 return false;
         return CKV_MAX(before, after) - CKV_MIN(before, after) > DIFFERENCE_MAX * CKV_MAX(before, after) || stolen > STOLEN_MAX;
+}
+
+bool bench_add_between(struct bench_series *series, const struct bench_span spans[static 3]) {
+        double stolen = CKV_MAX(spans[1].stolen, CKV_MAX(spans[0].stolen, spans[2].stolen));
+
+        if (bench_disturbed(spans[0].seconds, spans[2].seconds, stolen))
+                return false;
+        bench_add(series, spans[1].seconds);
+        return true;
 }
 
 void *bench_alloc(size_t bytes) {

@@ -63,13 +63,17 @@ struct bench_series {
 
 void bench_add(struct bench_series *series, double value);
 
+/* bench_enough() - are these a result? @repeats: as many as were asked for, which may be fewer than BENCH_REPEATS_MIN */
+bool bench_enough(const struct bench_series *series, uint32_t repeats);
+
+/* bench_quantile() - by the nearest rank, @part from 0, the least, to 1, the largest; 0 of an empty series */
+double bench_quantile(const struct bench_series *series, double part);
+
 /* bench_median() - 0 of an empty series */
 double bench_median(const struct bench_series *series);
 
 /* bench_spread() - the distance between the quartiles, as a part of the median */
 double bench_spread(const struct bench_series *series);
-
-double bench_least(const struct bench_series *series);
 
 /**
  * bench_disturbed() - is a repetition to be dropped?
@@ -79,6 +83,16 @@ double bench_least(const struct bench_series *series);
  * If the two differ by more than a tenth, or a thread was off its CPU for more than 3 % of the time.
  */
 bool bench_disturbed(double before, double after, double stolen);
+
+/**
+ * bench_add_between() - a repetition of a loop that is its own peak
+ * @spans: three times the same work, one after the other
+ *
+ * The middle one is added, unless the other two, or what was stolen from any of them, say that the machine was disturbed.
+ *
+ * Return: false if it was dropped.
+ */
+bool bench_add_between(struct bench_series *series, const struct bench_span spans[static 3]);
 
 /* bench_alloc() - zeroed, in large pages where the system has them; exits without memory */
 void *bench_alloc(size_t bytes);

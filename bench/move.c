@@ -214,10 +214,10 @@ static double measure(struct subject *subject, enum layout layout, uint32_t thre
                      "\"memcpy_gb_per_s\": %.1f, \"move_gb_per_s\": %.1f, \"ratio\": ", layouts[layout].name,
                      layouts[layout].run_bytes, threads, (unsigned long)(subject->copy_bytes / threads), bench_median(&copies),
                      bench_median(&moves));
-        print_ratio(ratios.count < BENCH_REPEATS_MIN ? 0 : bench_median(&ratios));
+        print_ratio(bench_enough(&ratios, REPEATS) ? bench_median(&ratios) : 0);
         (void)printf(", \"spread\": %.3f, \"kept\": %u, \"dropped\": %u}\n", bench_spread(&ratios), ratios.count, dropped);
         (void)fflush(stdout);
-        return ratios.count < BENCH_REPEATS_MIN ? 0 : bench_median(&ratios);
+        return bench_enough(&ratios, REPEATS) ? bench_median(&ratios) : 0;
 }
 
 int main(int argc, char **argv) {

@@ -12,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NORMALS = 1 << 14, KEPT_MILLIONTHS = 200000, VOTE_QUERY_ROWS = 64 };
+enum {
+        NORMALS = 1 << 14, KEPT_MILLIONTHS = 200000, VOTE_QUERY_ROWS = 64,
+        USUAL_VOTES = 32 * 32,          /* query heads and rows of the window of one layer of Llama-3-8B, profile default */
+};
 static const float QUERY_SIZE = 3;      /* logits of some size: weights differ by a factor of a hundred */
 
 static uint64_t next_random(uint64_t *state) {
@@ -56,13 +59,30 @@ void bench_pool_fill(struct bench_pool *pool, enum ckv_dtype dtype) {
         pool->dtype = dtype;
 }
 
+static uint32_t query_rows_of(const struct bench_case *c) {
+        return c->asked.profile == CKV_PROFILE_VOTE ? VOTE_QUERY_ROWS : c->window;
+}
+
+static size_t layer_bytes_of(const struct bench_case *c, uint32_t tokens) {
+        return (size_t)tokens * c->kv_heads * c->dims * ckv_dtype_bytes(c->dtype);
+}
+
+uint32_t bench_problem_layers(const struct bench_case *c, uint32_t tokens, uint32_t job_tokens, size_t pool_bytes) {
+        uint64_t fit = pool_bytes / layer_bytes_of(c, tokens), votes = (uint64_t)c->q_heads * query_rows_of(c), layers = fit;
+
+        /* bare products may be summed up over the queries before K is read */
+        if (bench_has_weights(c))
+                layers = (uint64_t)job_tokens * CKV_MAX(USUAL_VOTES, votes) / votes / tokens;
+        return (uint32_t)CKV_MAX(CKV_MIN(layers, fit), 1);
+}
+
 void bench_problem_init(const struct bench_case *c, uint32_t tokens, uint32_t layers, const struct bench_pool *pool,
                         struct bench_problem *ret_problem) {
-        uint32_t query_rows = c->asked.profile == CKV_PROFILE_VOTE ? VOTE_QUERY_ROWS : c->window;
+        uint32_t query_rows = query_rows_of(c);
         size_t bytes = (size_t)layers * c->q_heads * query_rows * c->dims * ckv_dtype_bytes(c->dtype);
 
         *ret_problem = (struct bench_problem){ .of = c, .tokens = tokens, .layers = layers, .query_rows = query_rows, .pool = pool };
-        ret_problem->layer_bytes = (size_t)tokens * c->kv_heads * c->dims * ckv_dtype_bytes(c->dtype);
+        ret_problem->layer_bytes = layer_bytes_of(c, tokens);
         ret_problem->queries = malloc(bytes);
         ret_problem->places = pool->size / (layers * ret_problem->layer_bytes);
         ret_problem->lse = c->lse ? calloc(ret_problem->places + 1, sizeof(*ret_problem->lse)) : NULL;

@@ -32,6 +32,17 @@ struct bench_problem {
 };
 
 /**
+ * bench_problem_layers() - how many layers a job is to score, so that it takes long enough to be measured
+ * @job_tokens: rows of all layers together, for as many queries as the profile default has
+ * @pool_bytes: of K there are
+ *
+ * Fewer queries, more layers, as many as fit; without queries all that fit, because K is then read as fast as memory gives it.
+ *
+ * Return: at least 1
+ */
+uint32_t bench_problem_layers(const struct bench_case *c, uint32_t tokens, uint32_t job_tokens, size_t pool_bytes);
+
+/**
  * bench_problem_init() - make queries for a case
  * @layers: that one job scores
  * @pool:   borrowed; of the type of the case, and no smaller than the K of all layers

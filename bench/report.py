@@ -21,11 +21,14 @@ import speed_plot  # noqa: E402
 
 Row = dict[str, Any]
 
-COLUMNS = (("tokens", "tokens", 0), ("threads", "threads", 0), ("window", "w", 0), ("chunk", "c", 0),
+COLUMNS = (("tokens", "tokens", 0), ("threads", "threads", 0), ("window", "w", 0), ("queries", "G·w", 0),
+           ("chunk", "c", 0),
            ("score_ms", "score ms", 2), ("select_ms", "select ms", 3), ("compact_ms", "compact ms", 2),
            ("request_ms", "request ms", 2), ("floor_ratio", "floor", 2), ("peak_ratio", "peak", 2),
            ("spread", "spread", 2))
 WIDTH = 12
+# shapes that differ in nothing else that matters to a peak
+NARROW = ("window 1", "window 8", "group of 1", "window 16", "profile default", "window 64")
 
 
 def cell(row: Row, field: str, digits: int) -> str:
@@ -68,12 +71,28 @@ def same_as(result: Row) -> dict[str, str]:
     return {row["model"]: row["measured_as"] for row in result["rows"] if "measured_as" in row}
 
 
+def rate(row: Row, field: str, unit: str, of: str, digits: int = 1) -> str:
+    """A peak, or that too many of its repetitions were dropped."""
+    value = row[field]
+    return f"no result ({dropped(row, of)} dropped)" if value is None else f"{value:.{digits}f} {unit}"
+
+
+def peak_drops(row: Row) -> str:
+    """Of all loops of a line of peaks."""
+    loops = [(row, "read_"), (row, "memcpy_"), *((peak, of) for peak in row["paths"].values()
+                                                 for of in ("products_", "exponentials_"))]
+    lost, kept = (sum(one[of + field] for one, of in loops) for field in ("dropped", "kept"))
+    return f"{lost} of {lost + kept}"
+
+
 def print_peaks(peaks: list[Row]) -> None:
     for row in peaks:
-        print(f"{row['threads']} threads: read {row['read_gb_per_s']:.1f} GB/s, "
-              f"memcpy of {row['memcpy_bytes'] >> 20} MiB each {row['memcpy_gb_per_s']:.1f} GB/s (read + written)")
+        print(f"{row['threads']} threads: read {rate(row, 'read_gb_per_s', 'GB/s', 'read_')}, "
+              f"memcpy of {row['memcpy_bytes'] >> 20} MiB each {rate(row, 'memcpy_gb_per_s', 'GB/s', 'memcpy_')} "
+              f"(read + written); {peak_drops(row)} repetitions dropped")
         for path, peak in row["paths"].items():
-            print(f"    {path:12}{peak['gflops']:9.1f} GFLOP/s{peak['gexps']:9.2f} Gexp/s")
+            print(f"    {path:12}{rate(peak, 'gflops', 'GFLOP/s', 'products_'):>18}"
+                  f"{rate(peak, 'gexps', 'Gexp/s', 'exponentials_', 2):>18}")
 
 
 def print_round_trips(rpc: Row) -> None:
@@ -104,9 +123,10 @@ def why(rpc: Row) -> str | None:
     own, floor, switches, floor_switches = (one[name] for name in names)
     each = floor / floor_switches
     more = switches - floor_switches
-    return (f"On one CPU a switch of the floor costs {each:.1f} us, the transport included. A plan has "
-            f"{more:.1f} more of them, at that price {more * each:.0f} us of the {own - floor:.0f} us of CPU time that "
-            f"it needs beyond the floor; the other {own - floor - more * each:.0f} us are work of client, gate and core.")
+    return (f"On one CPU a switch of the floor costs {each:.1f} us, the transport included. "
+            f"A plan has {more:.1f} more of them, at that price {more * each:.0f} us of the {own - floor:.0f} us of "
+            f"CPU time that it needs beyond the floor; the other {own - floor - more * each:.0f} us are work of "
+            "client, gate and core.")
 
 
 def round_trips(rpc: Row) -> Iterator[str]:
@@ -137,11 +157,12 @@ def about(result: Row) -> Iterator[str]:
     yield (f"{found['cpu']}, {found['cpus']} CPUs, {caches}, {found['memory_gib']} GiB, Linux {found['kernel']}; "
            f"{found['date']}, `make bench`{'' if result['size'] == 'full' else ' (' + result['size'] + ')'}, {how}.")
     yield ""
-    yield from table(["threads", "read", "memcpy", "products, exponentials of each path"], [
-        [str(row["threads"]), f"{row['read_gb_per_s']:.1f} GB/s", f"{row['memcpy_gb_per_s']:.1f} GB/s",
-         "; ".join(f"{path} {peak['gflops']:.0f} GFLOP/s, {peak['gexps']:.1f} G/s"
-                   for path, peak in row["paths"].items())]
-        for row in result["peaks"]])
+    yield from table(["threads", "read", "memcpy", "products, exponentials of each path", "dropped"], [
+        [str(row["threads"]), rate(row, "read_gb_per_s", "GB/s", "read_"),
+         rate(row, "memcpy_gb_per_s", "GB/s", "memcpy_"),
+         "; ".join(f"{path} {rate(peak, 'gflops', 'GFLOP/s', 'products_', 0)}, "
+                   f"{rate(peak, 'gexps', 'G/s', 'exponentials_')}" for path, peak in row["paths"].items()),
+         peak_drops(row)] for row in result["peaks"]])
 
 
 def gate_table(result: Row) -> Iterator[str]:
@@ -160,11 +181,41 @@ def score_table(rows: list[Row]) -> Iterator[str]:
 
 
 def growth_table(result: Row) -> Iterator[str]:
-    yield from table(["rows", "score ms", "spread", "ns a row", "extra memory", "of K"], [
-        [str(row["tokens"]), cell(row, "score_ms", 1), cell(row, "spread", 2),
-         f"{1e6 * row['score_ms'] / row['tokens']:.1f}",
-         f"{row['extra_bytes'] / 2**20:.1f} MiB", f"{100 * row['extra_bytes'] / row['k_bytes']:.1f} %"]
+    yield from table(["rows", "layers", "score ms of one", "ns a row", "over the shortest", "quartiles", "dropped"], [
+        [str(row["tokens"]), str(row["layers"]), cell(row, "score_ms", 1),
+         f"{1e6 * row['score_ms'] / row['tokens']:.1f}" if row["score_ms"] else "-", cell(row, "over_shortest", 3),
+         f"{row['over_low']:.3f}, {row['over_high']:.3f}" if row["over_low"] else "-", dropped(row)]
         for row in result["growth"]])
+
+
+def narrow_table(result: Row) -> Iterator[str]:
+    """What paths reach of their own peak over the queries that read one KV head."""
+    few = [row for row in result["rows"] if row["what"] in NARROW and "measured_as" not in row]
+    tokens = {row["tokens"] for row in few if not row["main"]}
+    most = max((row["threads"] for row in few), default=0)
+    few = [row for row in few if row["model"] == "Llama-3-8B" and row["tokens"] in tokens and row["threads"] == most and
+           row["path"] != "scalar"]
+    paths = list(dict.fromkeys(row["path"] for row in few))
+    yield from table(["", "G·w", *paths], [
+        [what, str(queries), *(", ".join(cell(row, "peak_ratio", 2) for row in few
+                                         if (row["what"], row["path"]) == (what, path)) or "-" for path in paths)]
+        for queries, what in sorted({(row["queries"], row["what"]) for row in few})])
+
+
+def memory_table(result: Row) -> Iterator[str]:
+    yield from table(["rows", "--scratch", "extra memory", "of K", "of what is allowed"], [
+        [str(row["tokens"]), mib(row["scratch_bytes"]), mib(row["extra_bytes"]),
+         f"{100 * row['extra_bytes'] / row['k_bytes']:.1f} %",
+         f"{100 * row['extra_bytes'] / gates.allowed_bytes(row):.0f} %"] for row in result["memory"]])
+
+
+def mib(count: int) -> str:
+    return f"{count / 2**20:.3g} MiB"
+
+
+def dropped(row: Row, of: str = "") -> str:
+    """How many repetitions were dropped; `of`: the loop whose they are."""
+    return f"{row[of + 'dropped']} of {row[of + 'kept'] + row[of + 'dropped']}"
 
 
 def sections(result: Row) -> dict[str, list[str]]:
@@ -176,7 +227,9 @@ def sections(result: Row) -> dict[str, list[str]]:
     return {"machine": list(about(result)), "gates": list(gate_table(result)),
             "main": list(score_table([row for row in own if row["main"]])),
             "extra": list(score_table([row for row in own if not row["main"]])),
-            "growth": list(growth_table(result)), "others": others, "rpc": list(round_trips(result["rpc"] or {}))}
+            "narrow": list(narrow_table(result)),
+            "growth": list(growth_table(result)), "memory": list(memory_table(result)), "others": others,
+            "rpc": list(round_trips(result["rpc"] or {}))}
 
 
 def peer_section(peers: Row) -> list[str]:

@@ -38,6 +38,7 @@ Row = dict[str, Any]
 SAME_LAYER = {"Llama-3-8B": "Mistral-7B"}
 KV_HEADS = {"Llama-3-8B": 8, "Qwen2-7B": 4}
 REQUEST_BYTES = 160 << 20  # K and V that requests go through in turn
+SCRATCH_OF_ROW = 16  # bytes of --scratch for each row of the longest sequence: less than 2 % of K, and little
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Plan:
     job_tokens: int = 32768
     repeats: int = 9
     extra_repeats: int = 5
+    growth_repeats: int = 7
     requests: int = 5
     one_thread: bool = True
     beside: bool = True  # moves beside memcpy, round trips: some seconds, and more than a gigabyte
@@ -61,10 +63,10 @@ class Plan:
 PLANS = {
     "full": Plan(),
     "quick": Plan(tokens=(2048, 8192), longest=1 << 17, growth_pool_mib=512, job_tokens=16384, repeats=5,
-                  extra_tokens=2048, requests=3, one_thread=False),
+                  extra_tokens=2048, growth_repeats=5, requests=3, one_thread=False),
     # a test that all of it runs; its figures mean nothing
     "tiny": Plan(tokens=(1024,), longest=1 << 13, growth_pool_mib=64, pool_mib=32, job_tokens=1024, repeats=1,
-                 extra_tokens=1024, extra_repeats=1, requests=1, one_thread=False, beside=False),
+                 extra_tokens=1024, extra_repeats=1, growth_repeats=1, requests=1, one_thread=False, beside=False),
 }
 
 
@@ -212,8 +214,10 @@ def measure(plan: Plan) -> Row:
     rows = scores(plan, threads)
     add_requests(rows, plan)
     print("growth with the rows", flush=True)
-    result["growth"] = list(lines_of("chunkkv-bench", "linear", "--tokens", plan.longest, "--threads", threads[-1],
-                                     "--repeats", plan.repeats, "--pool", plan.growth_pool_mib))
+    common = ("--tokens", plan.longest, "--threads", threads[-1], "--pool", plan.growth_pool_mib)
+    result["growth"] = list(lines_of("chunkkv-bench", "linear", "--repeats", plan.growth_repeats, *common))
+    result["memory"] = [row for kib in (0, SCRATCH_OF_ROW * plan.longest >> 10)
+                        for row in lines_of("chunkkv-bench", "memory", "--scratch", kib, *common)]
     result["picked_within"] = picked_within(rows)
     result["rows"] = rows + same_layers(rows)
     return result

@@ -25,8 +25,8 @@
 
 enum {
         PATHS_MAX = 8,
-        SCALAR_TOKENS_MAX = 2048,
-        ATTEMPTS = 2,                   /* for each repetition that is asked for: some are dropped */
+        SCALAR_TOKENS_MAX = 8192,
+        ATTEMPTS = 3,                   /* for each repetition that is asked for: some are dropped */
 };
 
 /* One path, and what was seen of it; a repetition that was dropped has 0 in times. */
@@ -134,7 +134,7 @@ static double times_longer(const struct runner *a, const struct runner *b, uint3
         for (uint32_t i = 0; i < BENCH_REPEATS_MAX; i++)
                 if (a->times[i] > 0 && b->times[i] > 0)
                         bench_add(&ratios, a->times[i] / b->times[i]);
-        return ratios.count >= CKV_MIN(repeats, BENCH_REPEATS_MIN) ? bench_median(&ratios) : 0;
+        return bench_enough(&ratios, repeats) ? bench_median(&ratios) : 0;
 }
 
 static const struct runner *runner_of(const struct runner *runners, uint32_t count, const char *path) {
@@ -154,17 +154,18 @@ static void print_ratio(const char *name, double ratio) {
 static void print_row(const struct bench_problem *problem, const struct runner *runner, const struct runner *picked,
                       const struct runner *fma, uint32_t repeats) {
         const struct bench_case *c = problem->of;
-        bool enough = runner->score.count >= CKV_MIN(repeats, BENCH_REPEATS_MIN), weights = bench_has_weights(c);
+        bool enough = bench_enough(&runner->score, repeats), weights = bench_has_weights(c);
         double ms = enough ? 1e3 : 0;
+        uint32_t group = c->q_heads / c->kv_heads;
 
         (void)printf("{\"model\": \"%s\", \"what\": \"%s\", \"main\": %s, \"tokens\": %u, \"threads\": %u, \"window\": %u, "
-                     "\"group\": %u, \"chunk\": %u, \"profile\": \"%s\", \"dtype\": \"%s\", \"layout\": \"%s\", \"head_dim\": %u, "
+                     "\"group\": %u, \"queries\": %u, \"chunk\": %u, \"profile\": \"%s\", \"dtype\": \"%s\", \"layout\": \"%s\", \"head_dim\": %u, "
                      "\"layers\": %u, \"path\": \"%s\", \"picked\": %s",
                      c->model, c->what, c->main ? "true" : "false", problem->tokens, runner->device.threads, problem->query_rows,
-                     c->q_heads / c->kv_heads, c->chunk, c->profile, bench_dtype_name(c->dtype), bench_layout_name(c->layout),
-                     c->dims, problem->layers, runner->path->name, runner == picked ? "true" : "false");
+                     group, bench_has_queries(c) ? group * problem->query_rows : 0, c->chunk, c->profile, bench_dtype_name(c->dtype),
+                     bench_layout_name(c->layout), c->dims, problem->layers, runner->path->name, runner == picked ? "true" : "false");
         print_ratio("score_ms", ms * bench_median(&runner->score));
-        print_ratio("score_best_ms", ms * bench_least(&runner->score));
+        print_ratio("score_best_ms", ms * bench_quantile(&runner->score, 0));
         print_ratio("select_ms", ms * bench_median(&runner->select));
         print_ratio("read_ms", ms * bench_median(&runner->read));
         print_ratio("products_ms", ms * bench_median(&runner->products));
@@ -199,13 +200,14 @@ static uint32_t open_runners(const struct bench_problem *problem, uint32_t threa
                 bool scalar = strcmp(paths[i].name, "scalar") == 0;
                 struct runner *runner = &ret_runners[count];
 
-                /* the slow one is in the table once, so that the others have something to be faster than */
+                /* the slow one is in the table for one shape, so that the others have something to be faster than; longer it would
+                   take minutes of a table, for a time that grows with the rows */
                 if (scalar && &paths[i] != picked && (problem->tokens > SCALAR_TOKENS_MAX || problem->of != bench_cases))
                         continue;
                 if (&paths[i] != picked && is_another(problem->of, &paths[i], ret_runners, count))
                         continue;
                 *runner = (struct runner){ .path = &paths[i], .loops = bench_loops_of(paths[i].name) };
-                if (runner->loops && bench_device_open(paths[i].name, threads, &runner->device))
+                if (runner->loops && bench_device_open(paths[i].name, threads, 0, &runner->device))
                         count++;
         }
         return count;
@@ -222,7 +224,7 @@ void bench_print_paths(void) {
 
 bool bench_score(const struct bench_case *c, uint32_t tokens, uint32_t threads, const struct ckv_cpu_choice *choice,
                  const struct bench_pool *pool, const struct bench_options *options) {
-        uint32_t group = c->q_heads / c->kv_heads, layers = CKV_MAX(options->job_tokens / tokens, 1), count;
+        uint32_t layers = bench_problem_layers(c, tokens, options->job_tokens, pool->size), group = c->q_heads / c->kv_heads, count;
         const struct ckv_cpu_path *pick;
         struct runner runners[PATHS_MAX];
         struct bench_problem problem;

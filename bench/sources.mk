@@ -7,7 +7,7 @@ chunkkvd-reference_LDFLAGS := -Wl,--wrap=ckv__cpu_plan_new,--wrap=ckv__cpu_plan_
 $(O)/chunkkvd-reference: | $(O)/chunkkv-gate
 # How fast the CPU device scores (make bench). The loops have the flags of the kernels that they are beside.
 TEST_PROGRAMS += chunkkv-bench
-chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c lse.c device.c check.c score.c linear.c peaks.c loops.c loops_scalar.c)
+chunkkv-bench_SOURCES := $(addprefix bench/,main.c measure.c cases.c problem.c lse.c device.c check.c score.c linear.c memory.c peaks.c loops.c loops_scalar.c)
 chunkkv-bench_LIBS := kernels base
 chunkkv-bench_LDLIBS := -lm
 FLAGS_bench/loops_scalar := $(CPU_SCORE)
@@ -33,3 +33,8 @@ TEST_PROGRAMS += chunkkv-bench-rpc
 chunkkv-bench-rpc_SOURCES := $(addprefix bench/,rpc.c echo.c wakeups.c)
 chunkkv-bench-rpc_LIBS := $(chunkkv_LIBS) base
 chunkkv-bench-rpc_LDLIBS := $(chunkkv_LDLIBS)
+# The rules that all of these measure by.
+TESTS += test_bench
+test_bench_SOURCES := tests/test_bench.c $(addprefix bench/,measure.c problem.c lse.c cases.c)
+test_bench_LIBS := kernels base
+test_bench_LDLIBS := $(CHECK_LDLIBS)

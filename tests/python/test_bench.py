@@ -29,17 +29,26 @@ PATHS = {"scalar", "avx2", "avx512", "avx512bf16", "amx"}
 def row(path: str, tokens: int, **other: Any) -> dict[str, Any]:
     return {
         "model": "Llama-3-8B", "what": "profile default", "main": True, "tokens": tokens, "threads": 2, "window": 32,
-        "group": 4, "chunk": 10, "profile": "default", "path": path, "picked": path == "amx", "select_ms": 0.01,
-        "score_ms": tokens / 1e3, "compact_ms": 1.0, "request_ms": 5.0, "floor_ratio": 0.7, "peak_ratio": 0.65,
-        "spread": 0.02, "times_faster_than_avx512": 4.0 if path == "amx" else 1.0, "dropped": 0} | other
+        "group": 4, "queries": 128, "chunk": 10, "profile": "default", "path": path, "picked": path == "amx",
+        "select_ms": 0.01, "score_ms": tokens / 1e3, "compact_ms": 1.0, "request_ms": 5.0, "floor_ratio": 0.7,
+        "peak_ratio": 0.65, "spread": 0.02, "times_faster_than_avx512": 4.0 if path == "amx" else 1.0,
+        "dropped": 0} | other
+
+
+def length(tokens: int, over: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    return {"tokens": tokens, "layers": 1, "score_ms": 1.0, "over_shortest": over, "over_low": low or over,
+            "over_high": high or over, "spread": 0.0, "kept": 5, "dropped": 1}
 
 
 def result(**other: Any) -> dict[str, Any]:
     rows = [row(path, tokens) for path in ("avx2", "avx512", "amx") for tokens in (2048, 8192)]
     machine = {"cpu": "CPU", "cpus": 2, "caches": {"L2": "1M"}, "memory_gib": 1, "kernel": "6", "date": "2026-01-01"}
-    growth = [{"tokens": n, "score_ms": n / 1e3, "extra_bytes": n, "k_bytes": 2048 * n} for n in (1024, 2048)]
-    return {"machine": machine, "size": "full", "cpu_time": False, "peaks": [], "rows": rows, "growth": growth,
-            "compact": {"ratio_20k": 0.7, "ratio_2k5": 0.6}, "rpc": {"p50_us": 1, "floor_p50_us": 1, "ratio": 1.2},
+    growth = [length(1024, None), length(2048, 1.0)]
+    memory = [{"tokens": 2048, "extra_bytes": 1000, "k_bytes": 100000, "scratch_bytes": scratch}
+              for scratch in (500, 4000)]
+    return {"machine": machine, "size": "full", "cpu_time": False, "peaks": [], "rows": rows,
+            "growth": growth, "memory": memory, "compact": {"ratio_20k": 0.7, "ratio_2k5": 0.6},
+            "rpc": {"p50_us": 1, "floor_p50_us": 1, "ratio": 1.2},
             "picked_within": 0.03} | other
 
 
@@ -56,11 +65,12 @@ def test_all_gates_hit() -> None:
     ({"compact": {"ratio_20k": 0.59, "ratio_2k5": 0.6}}, "compaction of 20 KB runs over memcpy"),
     ({"compact": {"ratio_20k": 0.7, "ratio_2k5": 0.49}}, "compaction of 2.5 KB runs over memcpy"),
     ({"rpc": {"ratio": 1.51}}, "request overhead over bare round trips, p50"),
-    ({"growth": [{"tokens": 1024, "score_ms": 1.0, "extra_bytes": 0, "k_bytes": 1},
-                 {"tokens": 2048, "score_ms": 2.4, "extra_bytes": 0, "k_bytes": 1}]},
-     "time of a row, 2048 rows over 1024"),
-    ({"growth": [{"tokens": 1024, "score_ms": 1.0, "extra_bytes": (128 << 20) + 21, "k_bytes": 1000}]},
-     "memory beyond 128 MiB of scratch, part of K"),
+    ({"growth": [length(1024, None), length(2048, 1.16)]}, "time of a row, up to 2048 rows over 1024"),
+    ({"growth": [length(512, None), length(1024, 1.16), length(2048, 1.0)]}, "time of a row, up to 2048 rows over 512"),
+    ({"memory": [{"extra_bytes": 2001, "k_bytes": 100000, "scratch_bytes": 1000}]},
+     "extra memory over the larger of 2 % of K and --scratch"),
+    ({"memory": [{"extra_bytes": 4001, "k_bytes": 100000, "scratch_bytes": 4000}]},
+     "extra memory over the larger of 2 % of K and --scratch"),
     ({"rows": [row("avx2", 8192, peak_ratio=0.59)]}, "avx2, of its own peak, 2 threads"),
     ({"rows": [row("avx512", 8192, peak_ratio=0.59)]}, "avx512, of its own peak, 2 threads"),
     ({"rows": [row("amx", 8192), row("avx512", 8192, peak_ratio=0.49)]}, "avx512, of its own peak, 2 threads"),
@@ -84,6 +94,47 @@ def test_nothing_measured_is_no_miss() -> None:
     assert found["avx2, of its own peak, 2 threads"] == "no result"
     assert found["amx"] == "not on this machine"
     assert "miss" not in found.values()
+
+
+@pytest.mark.parametrize(("lengths", "outcome"), [
+    ([length(2048, 1.1, 1.05, 1.15)], "hit"),
+    ([length(2048, 1.1, 1.05, 1.16)], "no result"),  # its quartiles lie on both sides of 1.15
+    ([length(2048, 1.2, 1.14, 1.3)], "no result"),
+    ([length(2048, 1.2, 1.16, 1.3)], "miss"),
+    ([length(2048, 1.1, 1.05, 1.16), length(4096, 1.2, 1.16, 1.3)], "miss"),
+    ([length(2048, 1.0), length(4096, None)], "no result"),  # too much was dropped
+])
+def test_growth_counts_with_its_quartiles(lengths: list[dict[str, Any]], outcome: str) -> None:
+    name = f"time of a row, up to {lengths[-1]['tokens']} rows over 1024"
+    found = result(growth=[length(1024, None), *lengths])
+    assert outcomes(found)[name] == outcome
+    assert gates.text(next(gate for gate in gates.judge(found) if gate["name"] == name)).startswith(outcome)
+    assert list(report.growth_table(found))
+
+
+def peaks(read: float | None, dropped: int) -> dict[str, Any]:
+    path = {"gflops": 100.0, "products_kept": 9, "products_dropped": 1, "gexps": None, "exponentials_kept": 2,
+            "exponentials_dropped": 52}
+    return {"threads": 2, "read_gb_per_s": read, "read_kept": 54 - dropped, "read_dropped": dropped,
+            "memcpy_gb_per_s": 30.0, "memcpy_kept": 9, "memcpy_dropped": 0, "memcpy_bytes": 1 << 20,
+            "paths": {"avx2": path}}
+
+
+def test_report_says_which_peaks_are_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = list(report.about(result(peaks=[peaks(40.0, 3), peaks(None, 54)])))
+    assert lines[-2].startswith("| 2 | 40.0 GB/s | 30.0 GB/s | avx2 100 GFLOP/s, no result (52 of 54 dropped) |")
+    assert lines[-2].endswith("| 56 of 127 |")
+    assert "| 2 | no result (54 of 54 dropped) |" in lines[-1]
+    report.print_peaks([peaks(None, 54)])
+    assert "read no result (54 of 54 dropped)" in capsys.readouterr().out
+
+
+def test_report_shows_what_few_queries_reach() -> None:
+    rows = [row("avx512", 8192), row("avx512", 2048, peak_ratio=0.1), row("scalar", 8192),
+            row("avx512", 8192, main=False, what="window 8", queries=32, peak_ratio=0.56),
+            row("avx2", 8192, main=False, what="window 8", queries=32, peak_ratio=None)]
+    assert list(report.narrow_table(result(rows=rows)))[2:] == [
+        "| window 8 | 32 | 0.56 | - |", "| profile default | 128 | 0.65 | - |"]
 
 
 def test_report_shows_a_miss_and_draws() -> None:
@@ -204,6 +255,12 @@ def test_all_of_it_runs(tmp_path: Path) -> None:
     picked = [one for one in found["rows"] if one["main"] and one["picked"]]
     assert {one["model"] for one in picked} == {"Llama-3-8B", "Qwen2-7B", "Mistral-7B"}
     assert all(one["request_ms"] > 0 for one in picked)
-    assert {"compact", "rpc", "picked_within", "growth", "peaks"} <= found.keys()
+    assert {"compact", "rpc", "picked_within", "growth", "memory", "peaks"} <= found.keys()
+    assert [one["layers"] for one in found["growth"]] == [8, 4, 2, 1]
+    assert all(one["kept"] + one["dropped"] > 0 for one in found["growth"])
+    assert len({one["scratch_bytes"] for one in found["memory"]}) == 2
+    assert all(one["extra_bytes"] > 0 for one in found["memory"])
+    # without queries K is read as fast as memory gives it: all of the pool in one job
+    assert {one["layers"] for one in found["rows"] if one["what"] in ("knorm", "keydiff", "raw_qk")} == {16}
     assert ET.parse(out.with_suffix(".svg")).getroot().tag.endswith("svg")
     assert "| Llama-3-8B, knorm |" in out.with_suffix(".md").read_text()
