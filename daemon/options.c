@@ -3,6 +3,8 @@
  * daemon/options.def; this file only knows the few types of values.  A wrong
  * value ends the start with one sentence that names the option and what it
  * may be: a daemon that guesses what its operator meant is worse than none.
+ * So is one that takes the later of two values and says nothing: command lines
+ * of daemons are put together from files, and one of the two was forgotten.
  *
  * There is no configuration file in this version, and no option changes while
  * the daemon runs.
@@ -264,7 +266,8 @@ static void help_print(const struct spec specs[static OPTIONS_N], FILE *out) {
 
         ckv_options_init(&options);
         fprintf(out, "chunkkvd: compresses KV caches of inference engines in shared memory\n\n"
-                     "usage: chunkkvd [--OPTION VALUE]...\n\n");
+                     "usage: chunkkvd [--OPTION VALUE]...\n\n"
+                     "Each option at most once, but for --endpoint.\n\n");
         for (int i = 0; i < OPTIONS_N; i++) {
                 const char *value = default_format(&specs[i], &options, text);
 
@@ -278,7 +281,12 @@ static void help_print(const struct spec specs[static OPTIONS_N], FILE *out) {
 
 static int option_set(struct ckv_options *options, const struct spec *spec, bool first, const char *text, FILE *err) {
         struct ckv_option_names *names;
+        char flag[64];
 
+        if (!first && spec->type != TYPE_NAMES) {
+                fprintf(err, "%s: is given twice, the second time as \"%s\"; it has one value\n", flag_format(spec->name, flag), text);
+                return CKV_OPTIONS_E_INVALID;
+        }
         switch (spec->type) {
         case TYPE_TEXT:
                 return text_set(options, spec, text, err);

@@ -189,6 +189,28 @@ START_TEST(what_is_no_option) {
 }
 END_TEST
 
+/* The later value is never taken silently, whatever the type of the option, and not even if it is the same. */
+START_TEST(given_twice) {
+        static const char *const once[][3] = {
+                { "--cpu-path", "scalar", "avx2" }, { "--cpu-path", "scalar", "scalar" }, { "--threads", "2", "3" },
+                { "--scratch", "1M", "2M" }, { "--socket-mode", "600", "660" }, { "--log-level", "debug", "info" },
+                { "--sandbox", "off", "on" },
+        };
+        char want[128];
+
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(once); i++) {
+                ck_assert_int_eq(PARSE(once[i][0], once[i][1]), 0);
+                ck_assert_int_eq(PARSE(once[i][0], once[i][1], "--rows", "7", once[i][0], once[i][2]), CKV_OPTIONS_E_INVALID);
+                (void)snprintf(want, sizeof(want), "%s: is given twice, the second time as \"%s\"; it has one value\n", once[i][0], once[i][2]);
+                ck_assert_str_eq(err_text, want);
+        }
+        /* an abbreviation is the same option */
+        ck_assert_int_eq(PARSE("--cpu-path=avx2", "--cpu=avx2"), CKV_OPTIONS_E_INVALID);
+        ck_assert_int_eq(PARSE("--cpu-path", ""), 0);
+        ck_assert_int_eq(PARSE("--help", "--threads", "1", "--threads", "1"), CKV_OPTIONS_E_DONE);
+}
+END_TEST
+
 /* What one backend alone has is no option of the other, whatever its value and wherever it stands. */
 START_TEST(options_of_one_backend) {
         static const char *const cpu[][2] = { { "--threads", "2" }, { "--pin", "off" }, { "--cpu-path", "avx2" }, { "--scratch", "1M" } };
@@ -241,6 +263,7 @@ int main(void) {
         tcase_add_test(tcase, endpoints_at_most);
         tcase_add_test(tcase, text_lengths);
         tcase_add_test(tcase, what_is_no_option);
+        tcase_add_test(tcase, given_twice);
         tcase_add_test(tcase, options_of_one_backend);
         tcase_add_test(tcase, help_and_version);
         suite_add_tcase(suite, tcase);

@@ -88,6 +88,15 @@ def test_too_long(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_given_twice(tmp_path: Path) -> None:
+    """Which of two values was meant nobody knows: the daemon does not start, and says which option it is."""
+    ended = subprocess.run([build_directory() / "chunkkvd", "--runtime-dir", tmp_path, "--cpu-path", "scalar", "--rows", "9",
+                            "--cpu-path", "avx2"], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2
+    assert '--cpu-path: is given twice, the second time as "avx2"' in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", PATHS)
 def test_golden_on_each_path(new_daemon: Callable[..., Daemon], name: str) -> None:
     if name not in usable():
