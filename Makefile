@@ -104,7 +104,7 @@ help:
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make demo-cuda the same in the memory of a GPU; DRIVER=gpu|stand-in, the latter where there is no GPU"
 	@echo "make check     every test: installs what is missing"
-	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver"
+	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver; a quarter of an hour, GOLDEN=few: half of it"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make check-emu     mistakes planted in the CUDA kernels: the emulator must find each; a minute"
 	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model;"
@@ -158,11 +158,12 @@ check:
 	@tests/run-check $(O) $(TESTS)
 
 # a daemon that serves a GPU, end to end, on the stand-in for the driver: part of make check as well
+GOLDEN ?= all
 CUDA_TESTS = $(filter test_cuda_% test_fake_cuda test_client_export,$(TESTS))
 check-cuda:
 	@tools/setup check
 	@$(MAKE) $(JOBS) all $(patsubst %,$(O)/%,$(CUDA_TESTS) chunkkvd-standin fake/libcuda.so.1)
-	@tests/run-unit $(O) $(CUDA_TESTS)
+	@CHUNKKV_TEST_TIMEOUT=3600 CKV_CUDA_GOLDEN=$(GOLDEN) tests/run-unit $(O) $(CUDA_TESTS)
 	@CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src build/venv/bin/python -m pytest -q --tb=short \
 	    -p no:cacheprovider tests/python/test_cuda_*.py
 

@@ -19,21 +19,23 @@ static bool launch_mma(const struct ckv_cuda_score *score, struct ckv_cuda_devic
                CKV__CUDA_LAUNCH(device, mma_weights, p);
 }
 
-static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
+/* Weights of those that vote or, with @older, the sums of those whose mean is subtracted */
+static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device *device, bool older) {
         const struct ckv_job_group *group = score->group;
         const struct ckv_job_queries *queries = &score->job->queries;
         struct ckv_k_score p = {
-                .layers = score->at[CKV__CUDA_LAYER_STRUCTS], .visible = score->tables[TABLE_VISIBLE].at,
-                .part = score->at[ROOM_PART], .lse = score->at[ROOM_LSE], .weights = score->at[ROOM_INPUT],
+                .layers = score->at[CKV__CUDA_LAYER_STRUCTS],
+                .visible = score->tables[TABLE_VISIBLE].at + (older ? score->votes * 2 * sizeof(uint32_t) : 0),
+                .part = score->at[ROOM_PART], .lse = score->at[ROOM_LSE], .weights = score->at[older ? ROOM_OLDER : ROOM_INPUT],
                 .wrong = score->at[ROOM_WRONG],
                 .table = ckv__cuda_table(&group->table, score->tables[TABLE_ENTRIES].at),
                 .query_head_stride = score->layers.head_stride, .query_row_stride = score->layers.row_stride,
                 .query_dtype = queries->dtype, .query_rows = queries->rows, .ring_start = queries->ring_start,
-                .query_first = score->vote_first, .votes = score->votes, .layer_count = score->layers.count,
-                .kv_heads = group->kv_heads, .q_heads = group->q_heads, .head_dim = group->head_dim_k,
-                .rows = group->selection.rows, .segments = ckv_k_segments(group->selection.rows),
+                .query_first = older ? score->older_first : score->vote_first, .votes = older ? score->older : score->votes,
+                .layer_count = score->layers.count, .kv_heads = group->kv_heads, .q_heads = group->q_heads,
+                .head_dim = group->head_dim_k, .rows = group->selection.rows, .segments = ckv_k_segments(group->selection.rows),
                 .raw = group->policy.scorer == CKV_SCORER_RAW_QK,
-                .most = group->policy.scorer != CKV_SCORER_RAW_QK && group->policy.window_reduce == CKV_ROWS_MAX,
+                .most = !older && group->policy.scorer != CKV_SCORER_RAW_QK && group->policy.window_reduce == CKV_ROWS_MAX,
                 .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
         };
 
@@ -79,6 +81,7 @@ static bool launch_units(struct ckv_cuda_score *score, struct ckv_cuda_device *d
         uint32_t heads = ckv_score_heads(group), layers = score->layers.count;
         struct ckv_k_rows rows = {
                 .in = score->at[ROOM_INPUT], .seen = score->seen ? score->tables[TABLE_SEEN].at : 0,
+                .older = score->older > 0 ? score->at[ROOM_OLDER] : 0, .older_rows = score->older,
                 .value_norms = weighs ? score->at[ROOM_NORMS] : 0, .out = score->at[ROOM_ROWS], .layer_count = layers,
                 .heads_in = score->keys ? group->kv_heads : group->q_heads, .kv_heads = group->kv_heads, .score_heads = heads,
                 .rows = group->selection.rows, .domain = ckv_ref_pool_domain(group), .pool = policy->pool,
@@ -117,6 +120,7 @@ static bool launch_select(struct ckv_cuda_score *score, struct ckv_cuda_device *
 }
 
 bool ckv__cuda_launch_scores(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
-        return (score->keys ? launch_keys(score, device) : launch_queries(score, device)) && launch_units(score, device) &&
+        return (score->keys ? launch_keys(score, device) : launch_queries(score, device, false)) &&
+               (score->older == 0 || launch_queries(score, device, true)) && launch_units(score, device) &&
                (!score->selects || launch_select(score, device));
 }

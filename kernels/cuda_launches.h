@@ -16,7 +16,7 @@ enum ckv__cuda_score_table {
 /* What a batch has in the scratch; the first ones are of kernels/cuda_layers.h. */
 enum ckv__cuda_score_room {
         ROOM_PART = _CKV__CUDA_LAYER_ROOMS, ROOM_LSE, ROOM_INPUT, ROOM_WRONG, ROOM_KEY_PART, ROOM_NORMS, ROOM_ROWS, ROOM_UNITS,
-        ROOM_FLAGS, ROOM_RUNS, ROOM_COUNTS, _ROOMS,
+        ROOM_FLAGS, ROOM_RUNS, ROOM_COUNTS, ROOM_OLDER, _ROOMS,
 };
 
 struct ckv_cuda_score {
@@ -30,7 +30,8 @@ struct ckv_cuda_score {
         bool keys;                      /* the scorer gives S[g][j] and reads no queries */
         bool mean;                      /* norm means something */
         uint32_t votes, vote_first;
-        uint32_t *visible, *seen;       /* [votes][2], [L + 1]; NULL where they mean nothing */
+        uint32_t older, older_first;    /* query rows whose mean is subtracted (contrast); 0: none are */
+        uint32_t *visible, *seen;       /* [votes + older][2], [L + 1]; NULL where they mean nothing */
 
         struct {
                 const void *from;

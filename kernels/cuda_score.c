@@ -44,6 +44,20 @@ struct ckv_cuda_score *ckv__cuda_score_free(struct ckv_cuda_score *score) {
         return NULL;
 }
 
+/* What each of @count query rows from @first on sees */
+static void look(const struct ckv_cuda_score *score, uint32_t first, uint32_t count, uint32_t *ret_visible) {
+        const struct ckv_job *job = score->job;
+        const struct ckv_job_group *group = score->group;
+
+        for (uint32_t i = 0; i < count; i++) {
+                ckv_ref_visible(job, group, job->queries.rows - 1 - first - i, &ret_visible[2 * i], &ret_visible[2 * i + 1]);
+                if (group->policy.scorer == CKV_SCORER_RAW_QK) {        /* bare products are of all rows */
+                        ret_visible[2 * i] = 0;
+                        ret_visible[2 * i + 1] = group->selection.rows;
+                }
+        }
+}
+
 /* What each query sees, and each row is seen by. Return: false if out of memory. */
 static bool init_queries(struct ckv_cuda_score *score) {
         const struct ckv_job *job = score->job;
@@ -54,18 +68,14 @@ static bool init_queries(struct ckv_cuda_score *score) {
 
         score->votes = part.vote_end - part.vote_first;
         score->vote_first = part.vote_first;
+        score->older = raw ? 0 : part.contrast_end - part.contrast_first;
+        score->older_first = part.contrast_first;
         score->mean = !raw && policy->window_reduce != CKV_ROWS_MAX;
-        score->visible = malloc(((size_t)score->votes + 1) * 2 * sizeof(*score->visible));
+        score->visible = malloc(((size_t)score->votes + score->older + 1) * 2 * sizeof(*score->visible));
         if (!score->visible)
                 return false;
-        for (uint32_t i = 0; i < score->votes; i++) {
-                ckv_ref_visible(job, group, job->queries.rows - 1 - part.vote_first - i, &score->visible[2 * i],
-                                &score->visible[2 * i + 1]);
-                if (raw) {              /* bare products are of all rows */
-                        score->visible[2 * i] = 0;
-                        score->visible[2 * i + 1] = group->selection.rows;
-                }
-        }
+        look(score, score->vote_first, score->votes, score->visible);
+        look(score, score->older_first, score->older, score->visible + 2 * (size_t)score->votes);
         if (!score->mean || policy->norm != CKV_NORM_SEEN)
                 return true;
         score->seen = malloc(((size_t)group->selection.rows + 1) * sizeof(*score->seen));
@@ -81,7 +91,7 @@ static void init_tables(struct ckv_cuda_score *score) {
         score->tables[TABLE_ENTRIES].from = group->table.entries;
         score->tables[TABLE_ENTRIES].bytes = ckv__cuda_table_entries(&group->table, (uint32_t)rows) * word;
         score->tables[TABLE_VISIBLE].from = score->visible;
-        score->tables[TABLE_VISIBLE].bytes = score->visible ? score->votes * 2 * word : 0;
+        score->tables[TABLE_VISIBLE].bytes = score->visible ? ((uint64_t)score->votes + score->older) * 2 * word : 0;
         score->tables[TABLE_SEEN].from = score->seen;
         score->tables[TABLE_SEEN].bytes = score->seen ? rows * word : 0;
         score->tables[TABLE_UNIT_OF_ROW].from = score->units->unit_of_row;
@@ -97,7 +107,8 @@ static void init_tables(struct ckv_cuda_score *score) {
 static void init_rooms(struct ckv_cuda_score *score) {
         const struct ckv_job_group *group = score->group;
         uint64_t rows = group->selection.rows, segments = ckv_k_segments((uint32_t)rows), heads = ckv_score_heads(group);
-        uint64_t queries = (uint64_t)group->q_heads * score->votes, *each = score->each;
+        /* those that vote and the older ones take turns in the same room */
+        uint64_t queries = (uint64_t)group->q_heads * CKV_MAX(score->votes, score->older), *each = score->each;
 
         ckv__cuda_layers_rooms(score->job, group, !score->keys, each);
         if (!score->keys) {
@@ -106,6 +117,8 @@ static void init_rooms(struct ckv_cuda_score *score) {
         } else if (group->policy.scorer == CKV_SCORER_KEYDIFF)
                 each[ROOM_KEY_PART] = group->kv_heads * segments * group->head_dim_k * sizeof(double);
         each[ROOM_INPUT] = (score->keys ? group->kv_heads : group->q_heads) * rows * sizeof(float);
+        if (score->older > 0)
+                each[ROOM_OLDER] = each[ROOM_INPUT];
         each[ROOM_WRONG] = sizeof(uint32_t);
         if (group->policy.value_weight != CKV_WEIGHT_NONE)
                 each[ROOM_NORMS] = group->kv_heads * rows * sizeof(float);
@@ -186,7 +199,7 @@ static double work_of(const struct ckv_cuda_score *score) {
         const struct ckv_job_group *group = score->group;
         double row = (double)group->selection.rows * (double)group->head_dim_k;
 
-        return score->keys ? row * (double)group->kv_heads : row * (double)group->q_heads * (double)score->votes;
+        return score->keys ? row * (double)group->kv_heads : row * (double)group->q_heads * ((double)score->votes + score->older);
 }
 
 /* Layers of the next batch: as many as fit in time and scratch. 0: not even one fits. */

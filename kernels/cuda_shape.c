@@ -49,8 +49,6 @@ static bool cannot_score(const struct ckv_job_group *group, enum ckv_policy_fiel
                 *ret_field = CKV_FIELD_SCORER;
         else if (policy->pool == CKV_POOL_LEAK)
                 *ret_field = CKV_FIELD_POOL;
-        else if (policy->contrast_end > 0)
-                *ret_field = CKV_FIELD_CONTRAST_END;
         if (*ret_field != CKV_FIELD_NONE)
                 return true;
         for (uint32_t l = 0; l < group->layer_count; l++)

@@ -372,12 +372,17 @@ test_cuda_scores_SOURCES := tests/support_image.c tests/test_cuda_scores.c tests
         tests/support_random.c tests/support_gap.c
 test_cuda_scores_LIBS := kernels base
 test_cuda_scores_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_cuda_golden
+test_cuda_golden_SOURCES := tests/support_image.c tests/test_cuda_golden.c tests/support_fake.c tests/support_subject.c \
+        tests/support_random.c tests/support_gap.c tests/support_golden.c tests/support_safetensors.c
+test_cuda_golden_LIBS := kernels base
+test_cuda_golden_LDLIBS := $(CHECK_LDLIBS) -lcjson
 TESTS += test_cuda_alloc
 test_cuda_alloc_SOURCES := tests/support_image.c tests/test_cuda_alloc.c tests/support_fake.c tests/support_alloc.c tests/support_random.c
 test_cuda_alloc_LIBS := kernels base
 test_cuda_alloc_LDFLAGS := $(WRAPPED)
 test_cuda_alloc_LDLIBS := $(CHECK_LDLIBS)
-$(O)/test_cuda_backend $(O)/test_cuda_faults $(O)/test_cuda_scores $(O)/test_cuda_alloc: | $(O)/fake/libcuda.so.1
+$(O)/test_cuda_backend $(O)/test_cuda_faults $(O)/test_cuda_scores $(O)/test_cuda_golden $(O)/test_cuda_alloc: | $(O)/fake/libcuda.so.1
 
 # what the CPU device sees of the machine, and work near its memory
 TESTS += test_cpu_nodes test_cpu_near

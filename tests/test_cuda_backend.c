@@ -30,12 +30,23 @@ static struct subject forms[] = {
 };
 
 struct tally {
-        uint32_t planned, moved, failed, within, left_out;
+        uint32_t planned, moved, failed, within, left_out, contrasted;
 };
 
 static struct ckv_backend *open_form(uint32_t i) {
         forms[i].options.library = support_fake_path();
         return subject_open(&forms[i]);
+}
+
+/* Scorer window's votes, contrast and mute; of rows of the window, whose queries alone a random job has */
+static void random_votes(struct dice *dice, struct ckv_policy *p) {
+        p->window_reduce = dice_roll(dice, 3);
+        p->vote_rows = p->window_reduce == CKV_ROWS_MAX ? dice_roll(dice, p->window + 1) : 0;
+        p->norm = p->window_reduce == CKV_ROWS_MAX ? CKV_NORM_SUM : p->norm;
+        p->given |= CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE;
+        p->contrast_first = dice_roll(dice, p->window);
+        p->contrast_end = p->contrast_first + dice_roll(dice, p->window - p->contrast_first + 1);
+        p->mute = dice_roll(dice, 9);
 }
 
 /* A policy that the device takes, by chance. */
@@ -44,7 +55,7 @@ static struct ckv_policy random_asked(struct dice *dice) {
         struct ckv_policy_fault fault;
 
         do {
-                uint32_t profile = dice_roll(dice, 6), scorer = dice_roll(dice, 8);
+                uint32_t profile = dice_roll(dice, 7), scorer = dice_roll(dice, 8);
 
                 asked = (struct ckv_policy){
                         .window = 1 + dice_roll(dice, 9), .chunk = 1 + dice_roll(dice, 12), .pool = dice_roll(dice, 4),
@@ -57,6 +68,15 @@ static struct ckv_policy random_asked(struct dice *dice) {
                 if (profile == 1) {
                         asked.profile = CKV_PROFILE_PAPER;
                         asked.join = dice_roll(dice, 3);
+                        continue;
+                }
+                if (profile == 3) {
+                        /* the contrast begins at row 32 of the queries, which are those of the window */
+                        asked.profile = CKV_PROFILE_VOTE;
+                        asked.window = dice_roll(dice, 4) > 0 ? 33 + dice_roll(dice, 30) : 0;
+                        asked.layers = dice_roll(dice, 3);
+                        asked.layer_reduce = dice_roll(dice, 2);
+                        asked.reuse = dice_roll(dice, 3);
                         continue;
                 }
                 asked.profile = profile == 2 ? CKV_PROFILE_RETRIEVAL : CKV_PROFILE_DEFAULT;
@@ -76,6 +96,8 @@ static struct ckv_policy random_asked(struct dice *dice) {
                 asked.sliding = dice_roll(dice, 4) == 0 ? 50 : 0;
                 asked.sinks = dice_roll(dice, 5);
                 asked.given |= CKV_GIVEN_SINKS;
+                if (asked.scorer == CKV_SCORER_WINDOW && dice_roll(dice, 2) == 0)
+                        random_votes(dice, &asked);
         } while (!ckv_policy_resolve(&asked, &resolved, &fault));
         return asked;
 }
@@ -97,6 +119,11 @@ static void run_random(const struct subject *subject, struct ckv_backend *backen
                 subject_run(subject, backend, fast->job, CKV_STAGE_PLAN);
                 tally->within += subject_compare_plans(subject, seed, reference->job, fast->job);
                 tally->planned++;
+                for (uint32_t i = 0; i < fast->job->group_count; i++) {
+                        struct ckv_query_rows part = ckv_ref_query_rows(fast->job, &fast->job->groups[i]);
+
+                        tally->contrasted += part.contrast_end > part.contrast_first;
+                }
                 if (reference->job->outcome == CKV_JOB_OK) {
                         subject_compare_moves(subject, backend, seed, reference, fast);
                         for (uint32_t i = 0; i < reference->job->group_count; i++)
@@ -126,9 +153,10 @@ START_TEST(plan_and_move_random) {
                 run_random(subject, backend, seed, &shape, &tally);
         }
         (void)subject->ops->close(backend);
-        printf("%s: %u jobs, %u not for this device, %u groups moved, %u refused, %u kept sets inside the band\n", subject->name,
-               tally.planned, tally.left_out, tally.moved, tally.failed, tally.within);
+        printf("%s: %u jobs, %u not for this device, %u groups moved, %u with contrast, %u refused, %u kept sets inside the band\n",
+               subject->name, tally.planned, tally.left_out, tally.moved, tally.contrasted, tally.failed, tally.within);
         ck_assert_uint_gt(tally.moved, JOBS / 2);
+        ck_assert_uint_ge(tally.contrasted, JOBS / 10);
         ck_assert_uint_le(tally.within, 3);
 }
 END_TEST

@@ -477,6 +477,50 @@ START_TEST(tensor_cores) {
 }
 END_TEST
 
+/* Older queries are subtracted, by the kernels for tensor cores and by the others; their log-sum-exps are checked as those of the
+ * queries that vote are. */
+START_TEST(older_queries_are_subtracted) {
+        enum { NONE, GIVEN, WRONG, FEW, _KINDS };
+        const bool most = _i / _KINDS % 2, general = _i / _KINDS / 2;
+        const uint32_t kind = _i % _KINDS;
+        const struct ckv_policy asked = {
+                .window = 9, .chunk = 5, .window_reduce = most ? CKV_ROWS_MAX : CKV_ROWS_SUM, .vote_rows = most ? 3 : 0,
+                .contrast_first = kind == FEW ? 40 : 3, .contrast_end = kind == FEW ? 60 : 9, .mute = 2,
+                .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE,
+        };
+        struct random_shape s = shape;
+        struct random_job *jobs[2] = { NULL };
+        uint8_t *lse[2] = { NULL };
+        struct ckv_backend *backend = open_backend();
+
+        s.asked = &asked;
+        s.dims = general ? 40 : 64;
+        s.layers = 2;
+        for (uint64_t seed = 60; !jobs[0] || jobs[0]->job->queries.dtype != CKV_DTYPE_BF16; seed++)
+                for (uint32_t i = 0; i < 2; i++) {
+                        jobs[i] = random_job_free(jobs[i]);
+                        jobs[i] = random_job_new(seed, &s);
+                }
+        for (uint32_t l = 0; l < 2 && (kind == GIVEN || kind == WRONG); l++) {
+                const uint32_t rows = jobs[0]->job->queries.rows, slot = (jobs[0]->job->queries.ring_start + rows - 6) % rows;
+                const float far = 20;
+
+                lse[l] = lse_of(jobs[0]->job, &jobs[0]->job->groups[0], l);
+                if (kind == WRONG && l == 1)
+                        memcpy(lse[l] + (2 * rows + slot) * sizeof(far), &far, sizeof(far));
+                for (uint32_t i = 0; i < 2; i++)
+                        jobs[i]->job->groups[0].layers[l].lse = lse[l];
+        }
+        plan_both(backend, jobs[0], jobs[1], 60);
+        ck_assert_int_eq(jobs[1]->job->outcome, kind == WRONG ? CKV_JOB_BAD_LSE : CKV_JOB_OK);
+        ck_assert_uint_eq(jobs[1]->job->fail_unit, kind == WRONG ? 2 : 0);
+        (void)ops->close(backend);
+        for (uint32_t l = 0; l < 2; l++)
+                free(lse[l] ? lse[l] - 1 : NULL);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
 /* Queries of every second layer in device memory: three batches of one kind each, and the same rows. */
 START_TEST(queries_on_either_side) {
         char log[] = "/tmp/test-cuda-scores-XXXXXX";
@@ -579,6 +623,7 @@ int main(void) {
         tcase_add_test(tcase, several_moves_at_once);
         tcase_add_test(tcase, queries_on_either_side);
         tcase_add_loop_test(tcase, tensor_cores, 0, 4);
+        tcase_add_loop_test(tcase, older_queries_are_subtracted, 0, 16);
         tcase_add_test(tcase, imports_come_back);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);

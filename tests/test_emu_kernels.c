@@ -78,12 +78,14 @@ static bool can_score(const struct ckv_job_group *group) {
         for (uint32_t l = 0; l < group->layer_count; l++)
                 if (!can_read(&group->layers[l].k) || !can_read(&group->layers[l].v))
                         return false;
-        return p->pool != CKV_POOL_LEAK && p->contrast_end == 0 && p->scorer != CKV_SCORER_DROP && p->scorer != CKV_SCORER_LAGKV;
+        return p->pool != CKV_POOL_LEAK && p->scorer != CKV_SCORER_DROP && p->scorer != CKV_SCORER_LAGKV;
 }
 
 /* With tensor: launch the kernels on tensor cores where they can be. taken: how many times. */
 static bool tensor;
 static uint32_t taken;
+/* Groups from whose scores older queries were subtracted. */
+static uint32_t contrasted;
 
 static void assert_near(uint64_t seed, const char *what, const double *want, const float *got, size_t n) {
         double most = 0;
@@ -130,26 +132,27 @@ static void check_given(struct ckv_k_score p, const struct ckv_k_layer *layers) 
         free(want);
 }
 
-/* A[h][j] of query heads, [layers][q_heads][rows] */
-static float *attend(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_k_layer *layers) {
-        struct ckv_query_rows part = ckv_ref_query_rows(job, group);
-        uint32_t rows = group->selection.rows, votes = part.vote_end - part.vote_first;
+/* A[h][j] of query heads, [layers][q_heads][rows], by @votes query rows from @first on: with @most the largest weight of each row,
+ * else their sum */
+static float *attend(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_k_layer *layers,
+                     uint32_t first, uint32_t votes, bool most) {
+        uint32_t rows = group->selection.rows;
         uint32_t *visible = room(votes * 2 * sizeof(*visible)), *wrong = room(group->layer_count * sizeof(*wrong));
         size_t queries = (size_t)group->layer_count * group->q_heads * votes;
         struct ckv_k_score p = {
                 .layers = AT(layers), .visible = AT(visible), .wrong = AT(wrong), .table = table_of(&group->table),
                 .query_head_stride = job->queries.head_stride, .query_row_stride = job->queries.row_stride,
                 .query_dtype = job->queries.dtype, .query_rows = job->queries.rows, .ring_start = job->queries.ring_start,
-                .query_first = part.vote_first, .votes = votes, .layer_count = group->layer_count, .kv_heads = group->kv_heads,
+                .query_first = first, .votes = votes, .layer_count = group->layer_count, .kv_heads = group->kv_heads,
                 .q_heads = group->q_heads, .head_dim = group->head_dim_k, .rows = rows, .segments = ckv_k_segments(rows),
-                .raw = group->policy.scorer == CKV_SCORER_RAW_QK, .most = group->policy.window_reduce == CKV_ROWS_MAX,
+                .raw = group->policy.scorer == CKV_SCORER_RAW_QK, .most = most,
                 .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
         };
         float *part_of = room(queries * p.segments * 2 * sizeof(float)), *lse = room(queries * sizeof(float));
         float *weights = room((size_t)group->layer_count * group->q_heads * rows * sizeof(float));
 
         for (uint32_t i = 0; i < votes; i++) {
-                ckv_ref_visible(job, group, job->queries.rows - 1 - part.vote_first - i, &visible[2 * i], &visible[2 * i + 1]);
+                ckv_ref_visible(job, group, job->queries.rows - 1 - first - i, &visible[2 * i], &visible[2 * i + 1]);
                 if (p.raw)
                         visible[2 * i] = 0, visible[2 * i + 1] = rows;
         }
@@ -206,7 +209,7 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
         uint32_t rows = group->selection.rows, n = group->layer_count;
         struct ckv_k_layer *layers = calloc(n, sizeof(*layers));
         uint32_t *seen = room(((size_t)rows + 1) * sizeof(*seen));
-        float *norms = room((size_t)n * group->kv_heads * rows * sizeof(*norms)), *in;
+        float *norms = room((size_t)n * group->kv_heads * rows * sizeof(*norms)), *in, *older = NULL;
         float *out = room((size_t)n * ckv_score_heads(group) * rows * sizeof(*out));
         struct ckv_query_rows part = ckv_ref_query_rows(job, group);
         bool mean = !keys && policy->scorer != CKV_SCORER_RAW_QK && policy->window_reduce != CKV_ROWS_MAX;
@@ -233,10 +236,19 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
                 LAUNCH(norms, &v);
                 p.value_norms = AT(norms);
         }
-        in = keys ? score_keys(group, layers) : attend(job, group, layers);
+        in = keys ? score_keys(group, layers) :
+             attend(job, group, layers, part.vote_first, part.vote_end - part.vote_first,
+                    policy->scorer != CKV_SCORER_RAW_QK && policy->window_reduce == CKV_ROWS_MAX);
         p.in = AT(in);
+        if (!keys && part.contrast_end > part.contrast_first) {
+                p.older_rows = part.contrast_end - part.contrast_first;
+                older = attend(job, group, layers, part.contrast_first, p.older_rows, false);
+                p.older = AT(older);
+                contrasted++;
+        }
         LAUNCH(rows, &p);
         free(in);
+        free(older);
         free(norms);
         free(seen);
         free(layers);
@@ -329,19 +341,34 @@ static bool check_group(uint64_t seed, const struct ckv_job *job, struct ckv_job
         return true;
 }
 
+/* Few random jobs have a contrast: those asked for beside them. */
+static const struct ckv_policy with_contrast = {
+        .window = 8, .chunk = 5, .window_reduce = CKV_ROWS_MAX, .vote_rows = 3, .contrast_first = 3, .contrast_end = 8, .mute = 2,
+        .pool = CKV_POOL_MAX, .pool_size = 3,
+        .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE,
+};
+
 START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
         uint32_t compared = 0;
 
         ckv_emu_set_order((enum ckv_emu_order)_i, 12345);
         for (uint64_t seed = 0; seed < (brief ? brief : CKV_SANITIZED ? 40 : 100); seed++) {
                 struct random_shape shape = { .layers = 1 + seed % 2, .kv_heads = 2, .dtype = CKV_DTYPE_F32 + seed % 3 };
-                struct random_job *random = random_job_new(seed, &shape);
+                struct random_job *random;
 
+                if (seed % 10 == 3) {
+                        shape.asked = &with_contrast;
+                        shape.rows = 90;
+                        shape.contiguous = true;
+                        shape.keep_ratio = 300000;
+                }
+                random = random_job_new(seed, &shape);
                 for (uint32_t i = 0; i < random->job->group_count && random->job->groups[i].selection.rows <= 300; i++)
                         compared += check_group(seed, random->job, &random->job->groups[i]);
                 random_job_free(random);
         }
         ck_assert_uint_ge(compared, brief ? 1 : CKV_SANITIZED ? 3 : 12);
+        ck_assert_uint_ge(contrasted, brief ? 1 : 3);
 }
 END_TEST
 

@@ -15,14 +15,15 @@
  *     the same on tensor cores, where ckv_k_mma_takes() says so:
  *       all layers with an LSE of the caller: ckv_k_mma_weights (given = 1), ckv_k_lse, which checks it: K is read once
  *       else: ckv_k_mma_lse_part, ckv_k_lse, ckv_k_mma_weights (given = 0)
+ *     contrast        the same once more, over the older rows, sums into a room of their own
  *     knorm, vk_ratio ckv_k_norms               S[g][j] of KV heads
  *     keydiff         ckv_k_key_sum, ckv_k_keydiff
  *     all             ckv_k_norms (value_weight), ckv_k_rows (T[j]), ckv_k_units (C[u]), ckv_k_select
  *
  * and, once the host has read the kept runs and committed, ckv_k_move for each
  * step, or ckv_k_move_pass.  What is in no list above (drop, lagkv, pool leak,
- * contrast, selector chunk_eg, layers put together) is not computed on the
- * device; selections that ckv_k_select does not know are made on the host by
+ * selector chunk_eg, layers put together) is not computed on the device;
+ * selections that ckv_k_select does not know are made on the host by
  * ckv_select() from C[u] and T[j], copied back.
  *
  * Sums over rows are cut at multiples of CKV_K_SEGMENT rows whatever the grid
@@ -114,10 +115,11 @@ struct ckv_k_keys {
         uint32_t segments, reserved;
 };
 
-/* ckv_k_rows: S1's norm and mute, S2 and S3. Enums are those of kernels/policy.h, resolved. */
+/* ckv_k_rows: S1's norm, contrast and mute, S2 and S3. Enums are those of kernels/policy.h, resolved. */
 struct ckv_k_rows {
         uint64_t in;                            /* float [layer_count][heads_in][rows] */
         uint64_t seen;                          /* uint32_t [rows + 1] ckv_ref_seen() for norm = seen; else 0 */
+        uint64_t older;                         /* float [layer_count][heads_in][rows] sums over the rows of the contrast; 0: none */
         uint64_t value_norms;                   /* float [layer_count][kv_heads][rows] of ckv_k_norms; 0: no value_weight */
         uint64_t out;                           /* float [layer_count][score_heads][rows] T[j] */
         uint32_t layer_count, heads_in;         /* heads_in: q_heads, or kv_heads where the scorer gives S[g][j] */
@@ -127,6 +129,8 @@ struct ckv_k_rows {
         uint32_t group_heads, heads;            /* CKV_GROUP_*, CKV_HEADS_* */
         uint32_t divisor;                       /* norm = mean: votes; else 0 */
         uint32_t mute;                          /* first rows that count as 0 */
+        uint32_t older_rows;                    /* query rows that were summed up in older */
+        uint32_t reserved;
 };
 
 /* ckv_k_units: S4. Units are those of ckv_units_init(). */
@@ -210,7 +214,7 @@ CKV_K_SIZE(struct ckv_k_layer, 184);
 CKV_K_SIZE(struct ckv_k_score, 152);
 CKV_K_SIZE(struct ckv_k_norms, 56);
 CKV_K_SIZE(struct ckv_k_keys, 64);
-CKV_K_SIZE(struct ckv_k_rows, 80);
+CKV_K_SIZE(struct ckv_k_rows, 96);
 CKV_K_SIZE(struct ckv_k_units, 56);
 CKV_K_SIZE(struct ckv_k_select, 128);
 CKV_K_SIZE(struct ckv_k_column, 72);

@@ -1,5 +1,5 @@
 /*
- * S1's norm and mute, S2, S3: a thread makes T[j] of one row; then S4: a thread
+ * S1's norm, contrast and mute, S2, S3: a thread makes T[j] of one row; then S4: a thread
  * makes C[u] of one unit.  Sums are binary64 and in the order of
  * kernels/reference.c; what is stored between them is binary32.
  */
@@ -15,7 +15,7 @@ enum { CKV_K_HEADS_SUM = 1, CKV_K_HEADS_MAX, CKV_K_HEADS_EACH };
 enum { CKV_K_UNIT_MEAN = 1, CKV_K_UNIT_SUM, CKV_K_UNIT_MAX };
 enum { CKV_K_FILL_LEAD = 1, CKV_K_FILL_BEST, CKV_K_FILL_NONE };
 
-/* A[h][j] with norm and mute; @a: [rows] of one head */
+/* A[h][j] with norm, contrast and mute; @a: [rows] of one head */
 CKV_DEVICE double weight_of(const struct ckv_k_rows &p, const float *a, uint32_t j) {
         double v = (double)a[j];
 
@@ -25,6 +25,11 @@ CKV_DEVICE double weight_of(const struct ckv_k_rows &p, const float *a, uint32_t
                 uint32_t seen = pointer<const uint32_t>(p.seen)[j];
 
                 v = seen > 0 ? v / (double)seen : 0;
+        }
+        if (p.older) {
+                /* older sums lie as those that vote do; a NaN stays */
+                v = v - (double)pointer<const float>(p.older)[a - pointer<const float>(p.in) + j] / (double)p.older_rows;
+                v = v < 0 ? 0 : v;
         }
         return j < p.mute ? 0 : v;
 }

@@ -49,7 +49,7 @@ class DeviceBench(Bench):
 def computed_on_device(problem: Problem) -> bool:
     """What the GPU does not compute is refused (kernels/cuda_shape.h)."""
     p = problem.params
-    return not (p.scorer in ("lagkv", "drop") or p.pool == "leak" or p.contrast_end or p.layers == "one")
+    return p.scorer not in ("lagkv", "drop") and p.pool != "leak"
 
 
 def test_random_problems(gpu_client: chunkkv.Client) -> None:
