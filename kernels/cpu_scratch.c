@@ -6,7 +6,10 @@
  * are no matter, the C library keeps those itself.
  *
  * A device that is idle shall be small: what nobody takes for five seconds is
- * freed and goes back to the system.
+ * freed and goes back to the system.  And a job shall not pay for another: what
+ * is kept and will not do for it is dropped before both together are more than
+ * one job may have.  The C library would hold on to large pieces that lie below
+ * something else, so those are mapped.
  *
  * Builds with a sanitizer keep nothing, so that a use after the end shows.
  */
@@ -21,11 +24,16 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
         KEPT_MOST = 32,                 /* pieces */
         KEPT_LEAST_BYTES = 64 << 10,    /* of a piece that is worth it */
 };
+
+/* with a sanitizer the C library gives them all, so that they are watched */
+#define MAPPED_LEAST_BYTES (CKV_SANITIZED ? SIZE_MAX : (size_t)1 << 20)
+
 
 #define KEPT_NSEC (5 * CKV_NSEC_PER_SEC)
 
@@ -43,6 +51,31 @@ struct ckv_cpu_scratch {
         struct piece *pieces[KEPT_MOST];        /* [count] the one given back last is last */
 };
 
+/* Large ones are the system's, so that those that are dropped go back at once */
+static struct piece *piece_new(size_t bytes) {
+        size_t all = bytes + CKV_CPU_ALIGN;
+        struct piece *piece;
+
+        if (all < MAPPED_LEAST_BYTES)
+                piece = aligned_alloc(CKV_CPU_ALIGN, all);
+        else {
+                piece = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                piece = piece == MAP_FAILED ? NULL : piece;
+        }
+        if (piece)
+                piece->bytes = bytes;
+        return piece;
+}
+
+static void piece_free(struct piece *piece) {
+        size_t all = piece->bytes + CKV_CPU_ALIGN;
+
+        if (all < MAPPED_LEAST_BYTES)
+                free(piece);
+        else
+                (void)munmap(piece, all);
+}
+
 static struct piece *piece_of(void *memory) {
         return (struct piece *)(void *)((uint8_t *)memory - CKV_CPU_ALIGN);
 }
@@ -57,7 +90,7 @@ struct ckv_cpu_scratch *ckv__cpu_scratch_new(uint64_t bytes) {
 
 static void drop(struct ckv_cpu_scratch *scratch, uint32_t index) {
         scratch->kept -= scratch->pieces[index]->bytes;
-        free(scratch->pieces[index]);
+        piece_free(scratch->pieces[index]);
         scratch->count--;
         memmove(scratch->pieces + index, scratch->pieces + index + 1, (scratch->count - index) * sizeof(scratch->pieces[0]));
 }
@@ -106,10 +139,12 @@ void *ckv__cpu_scratch_take(struct ckv_cpu_scratch *scratch, size_t bytes) {
         if (scratch && rounded >= KEPT_LEAST_BYTES)
                 piece = take_kept(scratch, rounded);
         if (!piece) {
-                piece = aligned_alloc(CKV_CPU_ALIGN, rounded + CKV_CPU_ALIGN);
+                /* what is kept and will not do makes room: both together may be more than a job shall do with */
+                while (scratch && scratch->count > 0 && scratch->taken + scratch->kept + rounded > scratch->limit)
+                        drop(scratch, 0);
+                piece = piece_new(rounded);
                 if (!piece)
                         return NULL;
-                piece->bytes = rounded;
         }
         if (scratch) {
                 scratch->taken += piece->bytes;
@@ -127,7 +162,7 @@ void ckv__cpu_scratch_give(struct ckv_cpu_scratch *scratch, void *memory) {
         if (scratch)
                 scratch->taken -= piece->bytes;
         if (!scratch || CKV_SANITIZED || piece->bytes < KEPT_LEAST_BYTES || piece->bytes > scratch->limit) {
-                free(piece);
+                piece_free(piece);
                 return;
         }
         while (scratch->count == KEPT_MOST || scratch->kept + piece->bytes > scratch->limit)

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MIB = 1 << 20 };
 
@@ -100,6 +101,60 @@ START_TEST(kept_within_the_limit) {
                 ckv__cpu_scratch_give(scratch, pieces[i]);
                 ck_assert_uint_le(ckv__cpu_scratch_kept(scratch), 8 * MIB);
                 ck_assert_uint_ge(ckv__cpu_scratch_kept(scratch), kept((3 + i) * MIB));
+        }
+}
+END_TEST
+
+/* What is kept and will not do is dropped as soon as both would be more than the limit, the oldest first. */
+START_TEST(kept_ones_make_room) {
+        void *pieces[3] = { take(3 * MIB), take(2 * MIB), take(MIB) };
+
+        for (uint32_t i = 0; i < 3; i++)
+                ckv__cpu_scratch_give(scratch, pieces[i]);
+        ck_assert_uint_eq(ckv__cpu_scratch_kept(scratch), kept(6 * MIB));
+        pieces[0] = take(MIB / 4);
+        ck_assert_uint_eq(ckv__cpu_scratch_kept(scratch), kept(6 * MIB));
+        pieces[1] = take(5 * MIB - MIB / 4);
+        ck_assert_uint_eq(ckv__cpu_scratch_kept(scratch), kept(3 * MIB));
+        pieces[2] = take(4 * MIB);              /* more than the limit already: nothing helps, nothing stays */
+        ck_assert_uint_eq(ckv__cpu_scratch_kept(scratch), 0);
+        for (uint32_t i = 0; i < 3; i++)
+                ckv__cpu_scratch_give(scratch, pieces[i]);
+}
+END_TEST
+
+static uint64_t resident_bytes(void) {
+        FILE *statm = fopen("/proc/self/statm", "re");
+        unsigned long pages = 0;
+
+        ck_assert_ptr_nonnull(statm);
+        ck_assert_int_eq(fscanf(statm, "%*s %lu", &pages), 1);
+        (void)fclose(statm);
+        return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Dropped pieces go back to the system, whatever lies above them. */
+START_TEST(dropped_ones_go_back) {
+        void *pieces[6], *above[6], *large;
+        uint64_t most;
+
+        for (uint32_t round = 0; round < 3; round++) {          /* the C library learns from what is freed */
+                for (uint32_t i = 0; i < CKV_ARRAY_SIZE(pieces); i++) {
+                        pieces[i] = take(MIB + i * 64);
+                        above[i] = malloc(40000);
+                        ck_assert_ptr_nonnull(above[i]);
+                }
+                most = resident_bytes();
+                for (uint32_t i = 0; i < CKV_ARRAY_SIZE(pieces); i++)
+                        ckv__cpu_scratch_give(scratch, pieces[i]);
+                large = ckv__cpu_scratch_take(scratch, 8 * MIB - MIB / 2);
+                ck_assert_ptr_nonnull(large);
+                ck_assert_uint_eq(ckv__cpu_scratch_kept(scratch), 0);
+                if (!CKV_SANITIZED)
+                        ck_assert_uint_le(resident_bytes(), most - 4 * MIB);
+                ckv__cpu_scratch_give(scratch, large);
+                for (uint32_t i = 0; i < CKV_ARRAY_SIZE(above); i++)
+                        free(above[i]);
         }
 }
 END_TEST
@@ -262,6 +317,8 @@ int main(void) {
         tcase_add_test(pieces, pieces_are_taken_again);
         tcase_add_test(pieces, small_and_large_ones_are_not_kept);
         tcase_add_test(pieces, kept_within_the_limit);
+        tcase_add_test(pieces, kept_ones_make_room);
+        tcase_add_test(pieces, dropped_ones_go_back);
         tcase_add_test(pieces, freed_when_nobody_comes);
         tcase_add_test(pieces, without_a_scratch);
         tcase_set_timeout(jobs, 300);
