@@ -479,6 +479,14 @@ def test_lists_are_read() -> None:
     assert args.task == ("number",)
 
 
+def test_three_quarters_are_voted_for_and_the_rest_is_each_layers_own(loaded: selector.Selector) -> None:
+    voted, own, both = (loaded.keep(*ask) for ask in (("vote", 45), ("vote-each", 60), ("vote-own", 60)))
+    rows = [set(heads[0].tolist()) for heads in both]
+    assert all(len(one) == 60 and set(voted[0][0].tolist()) <= one for one in rows)
+    assert len({frozenset(one) for one in rows}) > 1
+    assert rows != [set(heads[0].tolist()) for heads in own]
+
+
 def test_a_mix_lies_between_the_votes_and_each_layers_own(loaded: selector.Selector) -> None:
     voted, own = loaded.keep("vote", 60), loaded.keep("vote-each", 60)
 

@@ -46,10 +46,13 @@ _PLANS: dict[str, Callable[[Sequence[int]], Plan]] = {
     "chunkkv-w8": lambda _: _chunkkv(window=8),
     "vote-each": lambda _: methods.vote(layers="each"),
     "vote-leak": lambda _: methods.vote(pool="leak"),
+    "vote-own": lambda _: methods.snapkv(sinks=1, recent=4),
 }
 METHODS = ("full", "default", "retrieval", "vote", "chunkkv", "chunkkv-reuse2", "snapkv", "snapkv-max", "h2o",
            "pyramidkv", "streamingllm", "tova", "keydiff", "hybrid")
 NEEDS_ENDS = ("vote-leak",)
+# name: part of the budget for rows that all layers vote for, found first; each layer has the rest for itself
+VOTED = {"vote-own": 0.75}
 # name: part of the voted score in the score of each layer, the rest is the layer's own
 MIXES = {"vote-mix25": 0.25, "vote-mix50": 0.5, "vote-mix75": 0.75}
 
@@ -68,12 +71,14 @@ class Request:
         budget: keyword arguments of the request.
         apart: KV heads keep different rows, so that they are copied out and not planned.
         all_queries: the queries of all rows are needed, not of the newest alone.
+        first: what is asked before, as policy and budget, and then protected; None = nothing.
     """
 
     policy: Plan
     budget: dict[str, Any]
     apart: bool
     all_queries: bool
+    first: tuple[Policy, int] | None = None
 
 
 def mixed(scale: float | None = None) -> tuple[Policy, Policy]:
@@ -105,5 +110,6 @@ def request(name: str, layers: Sequence[int], rows: int, budget: int, scale: flo
         parts = {key: -(-count * MILLION // rows)
                  for key, count in (("heavy", budget - recent), ("recent_part", recent))}
         every, own = [replace(every[0], **parts)], {}
+    first = (replace(methods.vote(), scale=scale), max(1, int(budget * VOTED[name]))) if name in VOTED else None
     return Request(every[0] if len(every) == 1 else every, own, any(policy.heads == "each" for policy in every),
-                   name == "h2o")
+                   name == "h2o", first)

@@ -72,8 +72,9 @@ def differences(task: str, cells: dict[Cell, list[Record]], pairs: Sequence[tupl
 
 
 PAIRS = (("chunkkv", "snapkv"), ("chunkkv-reuse2", "chunkkv"), ("hybrid", "chunkkv"), ("vote", "snapkv-max"),
-         ("vote", "default"), ("vote-each", "vote"), ("vote-leak", "vote"))
-PLAIN_PAIRS = (*((name, "snapkv-max") for name in ("vote", "vote-each", *MIXES)), ("vote", "snapkv"),
+         ("vote", "default"), ("vote-each", "vote"), ("vote-leak", "vote"), ("vote-own", "vote"),
+         ("vote-own", "snapkv-max"))
+PLAIN_PAIRS = (*((name, "snapkv-max") for name in ("vote", "vote-own", "vote-each", *MIXES)), ("vote", "snapkv"),
                ("chunkkv", "snapkv"), ("vote", "default"), ("vote", "streamingllm"))
 
 

@@ -104,6 +104,7 @@ class Selector:
         queries, blocks = self._newest(wanted), -(-self.rows // BLOCK)
         run = self.client.copy_out if ask.apart else self.client.plan
         answer = run(self._cache, rows=self.rows, policy=ask.policy, queries=queries, table=range(blocks),
+                     protect=self._voted(*ask.first) if ask.first else (),
                      destination=range(self._blocks, self._blocks + blocks) if ask.apart else None,
                      chunk_lengths=self._lengths if method in methods.NEEDS_ENDS else None, **ask.budget)
         return self._sets(answer)
@@ -119,6 +120,13 @@ class Selector:
             return self._sets(self.client.plan(self._cache, policy=own, **ask))
         mix = part * scores[0].reshape(1, -1) + (1 - part) * scores[1]
         return self._sets(self.client.plan(self._cache, policy=own, scores_in=mix.astype(np.float32), **ask))
+
+    def _voted(self, policy: chunkkv.Policy, budget: int) -> Sequence[tuple[int, int]]:
+        """The rows that all layers agree on."""
+        answer = self.client.plan(self._cache, rows=self.rows, table=range(-(-self.rows // BLOCK)), policy=policy,
+                                  queries=self._newest(min(self._given, methods.WINDOW)), max_tokens=budget)
+        dropped = answer.groups[0].kept_all == chunkkv.KeptAll.DROPPED
+        return answer.layers[self.shape.layers[0]].kept if dropped else ()
 
     def _newest(self, rows: int) -> chunkkv.Queries:
         return chunkkv.Queries.of_array(self._queries[:, self._queries.shape[1] - rows :], region=self._region,

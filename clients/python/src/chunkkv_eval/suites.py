@@ -62,7 +62,7 @@ SUITES: dict[str, list[Job]] = {
         Job("icl", 512, 100, (*METHODS, "vote-each", "vote-leak"), rows=(64, 128)),
     ],
     "plain": [
-        Job("perplexity", 1024, 24, (*METHODS, "vote-each", "vote-leak", *MIXES), keep=(0.1, 0.2)),
+        Job("perplexity", 1024, 24, (*METHODS, "vote-each", "vote-leak", "vote-own", *MIXES), keep=(0.1, 0.2)),
     ],
     "long": [
         Job("number", 2048, 40, METHODS, rows=(128, 256)),
