@@ -74,6 +74,8 @@ METHODS: list[dict[str, Any]] = [
     {"method": "chunkkv", "keep_ratio": 0.4, "reuse": 2},
     {"method": "chunk-at", "max_tokens": 60, "chunk_lengths": [7, 13] * 6},
     {"method": chunkkv.Policy(chunk=5, window=4), "max_tokens": 30, "protect": [(40, 44)]},
+    {"method": "snapkv", "max_tokens": 50, "sinks": 1, "recent": 4, "voted": 0.75, "protect": [(40, 44)]},
+    {"method": "streamingllm", "max_tokens": 50, "voted": 0.5},
 ]
 
 
@@ -91,6 +93,22 @@ def test_every_method(daemon: Any, asked: dict[str, Any]) -> None:
         assert {40, 41, 42, 43} <= set(report.kept(2).tolist())
     if asked.get("heads") == "each" or asked["method"] == "snapkv-each":
         assert report.kept(0, kv_head=0).tolist() != report.kept(0, kv_head=1).tolist()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_was_voted_for_is_kept_by_all_layers_and_the_rest_is_their_own(daemon: Any, batch: int) -> None:
+    model, ids = tiny("Llama"), prompt(120, seed=8, batch=batch)
+    [vote] = check(daemon, model, ids, method="vote", max_tokens=30)
+    [report] = check(daemon, model, ids, method="snapkv", sinks=1, recent=4, max_tokens=40, voted=0.75)
+    [own] = check(daemon, model, ids, method="snapkv", sinks=1, recent=4, max_tokens=40)
+    for sequence in range(batch):
+        voted = set(vote.kept(0, sequence).tolist())
+        kept = [set(report.kept(layer, sequence).tolist()) for layer in range(4)]
+        assert all(len(rows) == 40 and voted <= rows for rows in kept)
+        assert len({frozenset(rows) for rows in kept}) > 1
+        # what was not voted for is what the layer's own scores put first
+        alone = [set(own.kept(layer, sequence).tolist()) for layer in range(4)]
+        assert all(rows - voted <= mine for rows, mine in zip(kept, alone, strict=True))
 
 
 def test_layers_of_unlike_lengths_and_many_queries_at_once(daemon: Any) -> None:

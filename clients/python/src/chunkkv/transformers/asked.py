@@ -17,8 +17,8 @@ from ..policy import MILLION, Policy
 HYBRID = "hybrid"  # the one method that is a plan for the layers of a model
 # where 0 on the wire means "what the profile says", and would be taken for it
 FROM_ONE = ("window", "chunk", "pool_size", "reuse", "align", "vote_rows", "spike_keep", "page")
-ARGUMENTS = ("keep_ratio", "max_tokens", "method", "every", "protect", "chunk_lengths", "on_error", "timeout", "client",
-             "endpoint")
+ARGUMENTS = ("keep_ratio", "max_tokens", "method", "every", "protect", "voted", "chunk_lengths", "on_error", "timeout",
+             "client", "endpoint")
 
 
 def policies_of(method: Any, options: dict[str, Any]) -> list[Policy] | None:

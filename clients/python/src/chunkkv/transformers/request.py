@@ -20,7 +20,7 @@ from .arena import capacity_for
 from .asked import as_argument
 from .registered import Registered, Unit
 from .report import Report
-from .settings import Settings, of_the_model
+from .settings import Settings, of_the_model, ranges_voted
 from .store import Store
 
 LOOK_SECONDS = 0.05  # between two looks for the next daemon
@@ -51,7 +51,13 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     try:
         for cache, units in registered.parts:
             jobs = [_job(store, settings, i, unit) for i, unit in enumerate(units)]
-            queries = registered.queries(store, units) if any(job.needs_queries for job in jobs) else None
+            queries = None
+            if settings.voted is not None or any(job.needs_queries for job in jobs):
+                queries = registered.queries(store, units)
+            if settings.voted is not None:
+                ask = [_vote(store, settings, job, unit) for job, unit in zip(jobs, units, strict=True)]
+                vote = client.plan(cache, jobs=ask, queries=queries, logical_len=store.seen, timeout=settings.timeout)
+                jobs = [_with_voted(job, vote) for job in jobs]
             answer = _ask(client, cache, settings.timeout, jobs=jobs, queries=queries, logical_len=store.seen)
             answers.append(answer)
             found += [(unit, answer, i) for i, unit in enumerate(units)]
@@ -104,6 +110,19 @@ def _job(store: Store, settings: Settings, group: int, unit: Unit) -> GroupJob:
     return GroupJob(rows=first.length, table=Table([0]), group=group,
                     policy=_for_unit([of_the_model(policy, store) for policy in plan], store, unit),
                     protect=settings.protect, positions=positions, chunk_lengths=settings.chunk_lengths, **budget)
+
+
+def _vote(store: Store, settings: Settings, job: GroupJob, unit: Unit) -> GroupJob:
+    """What is asked before a job: the rows that all layers agree on."""
+    policy, most = settings.vote(job.rows)
+    return replace(job, policy=_for_unit([of_the_model(policy, store)], store, unit), chunk_lengths=None,
+                   keep_ratio=None, max_tokens=most)
+
+
+def _with_voted(job: GroupJob, vote: Answer) -> GroupJob:
+    """The job, which keeps what was voted for as well."""
+    result = next(one for one in vote.groups if one.group == job.group)
+    return replace(job, protect=[*job.protect, *ranges_voted(result)])
 
 
 def _for_unit(plan: Sequence[Policy], store: Store, unit: Unit) -> list[Policy]:

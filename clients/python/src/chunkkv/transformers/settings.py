@@ -8,11 +8,13 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 
 from .. import methods
+from ..answer import GroupResult
 from ..checks import whole
 from ..connection import deadline
 from ..errors import Unsupported, invalid
 from ..policy import MILLION, Policy, millionths
 from ..ranges import Range, checked
+from ..wire import KeptAll
 from .asked import check_lengths, check_policy, halves_of, policies_of
 from .store import Store
 
@@ -36,6 +38,7 @@ class Settings:
     max_tokens: int | None
     every: int | None
     protect: Sequence[Range]
+    voted: float | None
     chunk_lengths: Sequence[int] | None
     on_error: OnError
     timeout: float
@@ -67,8 +70,19 @@ class Settings:
         self._check_budget(policies)
         if any(policy.selector == "page" for policy in policies):
             raise Unsupported("method page frees blocks of a paged cache, and a cache of Transformers has none")
+        if self.voted is not None:
+            self._check_voted(policies)
         if self.every is not None:
             self._check_every(policies)
+
+    def _check_voted(self, policies: Sequence[Policy]) -> None:
+        """The vote gets a part of a budget, and the method what is left of it."""
+        if not isinstance(self.voted, int | float) or isinstance(self.voted, bool):
+            raise TypeError(f"voted must be a number, not {self.voted!r}")
+        if not 0 < self.voted < 1:
+            raise invalid("voted", f"must be between 0 and 1, is {self.voted}; method \"vote\" lets the vote have all")
+        if any(policy.selector == "h2o" for policy in policies):
+            raise Unsupported("voted is a part of a budget, and h2o has budgets of its own")
 
     def _check_budget(self, policies: Sequence[Policy]) -> None:
         """A budget is needed, but for H2O, which has parts of the rows instead, or halves of a budget."""
@@ -99,10 +113,10 @@ class Settings:
         if every < window:
             raise invalid("every", f"must be at least {window}, the query rows that vote, is {self.every}")
 
-    @staticmethod
-    def _only_once(policies: Sequence[Policy]) -> str:
+    def _only_once(self, policies: Sequence[Policy]) -> str:
         """Why a cache cannot be compressed by these more than once; "" where it can."""
-        reasons = {"h2o needs the queries of all rows": any(p.selector == "h2o" for p in policies),
+        reasons = {"voted is one set for all layers, which then hold different rows": self.voted is not None,
+                   "h2o needs the queries of all rows": any(p.selector == "h2o" for p in policies),
                    "the heads keep different rows": any(p.heads == "each" for p in policies),
                    "layers keep different numbers of rows": any(p.beta for p in policies),
                    "layers that reuse scores would need the same rows as their leader": any(
@@ -117,7 +131,7 @@ class Settings:
     def query_rows(self) -> int:
         """Newest query rows to record; 0 = none."""
         reading = [policy for policy in self.policies((0, 1)) if policy.reads_queries]
-        return max([LEAST_QUERIES, *(policy.window or 0 for policy in reading)]) if reading else 0
+        return max([LEAST_QUERIES, *(policy.window or 0 for policy in reading)]) if reading or self.voted else 0
 
     @property
     def all_queries(self) -> bool:
@@ -168,6 +182,11 @@ class Settings:
             return plan, {"keep_ratio": self.keep_ratio, "max_tokens": self.max_tokens}
         return plan, {"max_tokens": self.rows_to_keep(seen)}
 
+    def vote(self, rows: int) -> tuple[Policy, int]:
+        """What is asked first, with `voted`: the policy, and its part of the budget for so many rows."""
+        assert self.voted is not None
+        return methods.vote(), max(1, int(self.rows_to_keep(rows) * self.voted))
+
     def rows_to_keep(self, tokens: int) -> int:
         """The budget for so many tokens, as the daemon counts it; all of them where there is none."""
         ratio = MILLION if self.keep_ratio is None else millionths(self.keep_ratio)
@@ -186,6 +205,11 @@ class Settings:
         for i, (first, end) in enumerate(self.protect):
             if end > tokens and self.every is None:
                 raise invalid(f"protect[{i}]", f"({first}, {end}) ends behind the {tokens} tokens of the prompt")
+
+
+def ranges_voted(result: GroupResult) -> Sequence[Range]:
+    """The rows of a vote, which all layers share; none where it dropped nothing: it is for the method to say."""
+    return next(iter(result.layers.values())).kept if result.kept_all == KeptAll.DROPPED else ()
 
 
 def of_the_model(policy: Policy, store: Store) -> Policy:

@@ -21,7 +21,7 @@ from .arena import Arena, QueryRing
 from .asked import as_argument
 from .place import Place
 from .registered import Registration
-from .settings import Settings
+from .settings import Settings, ranges_voted
 
 ROWS = 1344  # more than the longest window and chunk, 256 and 1024
 ROWS_OF_H2O = 64  # as many as it has queries, each of which looks at all rows
@@ -40,8 +40,14 @@ def try_settings(client: Client, place: Place, layers: Sequence[int], settings: 
     try:
         with _sample(client, place, layers, rows, max(wanted, 1)) as (cache, queries):
             policy, budget = settings.job(layers, rows)
-            return client.compress(cache, rows=rows, table=[0], queries=queries, policy=policy,
-                                   protect=settings.protect, chunk_lengths=lengths, single_pass=True,
+            protect = [*settings.protect]
+            if settings.voted is not None:
+                vote, most = settings.vote(rows)
+                voted = client.plan(cache, rows=rows, table=[0], queries=queries, policy=vote, max_tokens=most,
+                                    timeout=settings.timeout)
+                protect += ranges_voted(voted.groups[0])
+            return client.compress(cache, rows=rows, table=[0], queries=queries, policy=policy, protect=protect,
+                                   chunk_lengths=lengths, single_pass=True,
                                    timeout=settings.timeout, **budget)
     except (Busy, CannotCompress, DeadlineExceeded, Draining, SessionLost):  # the request itself will tell
         return None
