@@ -11,6 +11,7 @@
 #include "daemon/daemon.h"
 #include "daemon/engine.h"
 #include "daemon/gate_link.h"
+#include "proto/code_path.h"
 
 #include <string.h>
 
@@ -114,11 +115,27 @@ void ckv_answer_send_pong(const struct ckv_route *route, const struct ckv_sessio
         ckv_answer_send(route, &answer, false);
 }
 
+/* put_code_paths() - what the device said when it was opened. Return: how many. */
+static uint32_t put_code_paths(const struct ckv_backend_info *info, struct ckv_record_code_path ret_paths[CKV_CPU_PICKS_MOST]) {
+        for (uint32_t i = 0; i < info->picked_count; i++) {
+                const struct ckv_cpu_pick *pick = &info->picked[i];
+
+                ret_paths[i] = (struct ckv_record_code_path){
+                        .path = ckv_code_path_parse(pick->path), .key_dtype = pick->keys, .query_dtype = pick->queries,
+                        .head_dim_first = pick->dims_first, .head_dim_last = pick->dims_last,
+                        .queries_first = pick->queries_first, .queries_last = pick->queries_last,
+                };
+        }
+        return info->picked_count;
+}
+
 void ckv_answer_send_budgets(const struct ckv_route *route, const struct ckv_session *session) {
         const struct ckv_daemon *daemon = route->endpoint->daemon;
+        struct ckv_record_code_path paths[CKV_CPU_PICKS_MOST];
         struct ckv_record_budget budgets[_CKV_SLOT_N];
+        uint8_t attachment[sizeof(budgets) + sizeof(paths)];
         struct ckv_answer answer;
-        uint32_t n = 0;
+        uint32_t n = 0, path_count = put_code_paths(&daemon->backend_info, paths);
 
         for (uint32_t slot = CKV_SLOT_NONE + 1; slot < CKV_SLOT_DEVICE_TIME; slot++)
                 budgets[n++] = (struct ckv_record_budget){
@@ -133,9 +150,12 @@ void ckv_answer_send_budgets(const struct ckv_route *route, const struct ckv_ses
         ckv_engine_device_time(session->tenant, &budgets[n].used, &budgets[n].limit);
         n++;
         ckv_answer_init_ok(&answer, CKV_ANSWER_STATUS);
+        memcpy(attachment, budgets, n * sizeof(budgets[0]));
+        memcpy(attachment + n * sizeof(budgets[0]), paths, path_count * sizeof(paths[0]));
         answer.record.body.result.u.budgets.budget_count = n;
-        answer.attachment = (uint8_t *)budgets;
-        answer.bytes = (uint32_t)(n * sizeof(budgets[0]));
+        answer.record.body.result.u.budgets.code_path_count = path_count;
+        answer.attachment = attachment;
+        answer.bytes = (uint32_t)(n * sizeof(budgets[0]) + path_count * sizeof(paths[0]));
         ckv_answer_send(route, &answer, false);
 }
 

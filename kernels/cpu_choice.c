@@ -146,7 +146,7 @@ static int check_paths(struct ckv_cpu_choice *choice) {
 static struct cell cell_of(const struct ckv_cpu_choice *choice, const struct ckv_cpu_contest *contest) {
         struct cell cell = { 0 };
         bool left[PATHS_MAX] = { false };
-        uint64_t nsec[PATHS_MAX];
+        uint64_t nsec[PATHS_MAX] = { 0 };
 
         for (size_t i = 0; i < choice->count; i++) {
                 left[i] = choice->usable[i] && !choice->wrong[i];

@@ -218,7 +218,8 @@ struct ckv_record_result {
         uint32_t answer, zero;
         union {
                 struct { uint64_t now_ns, last_progress_ns; uint32_t in_flight, draining; } pong;
-                struct { uint32_t budget_count; } budgets;              /* ring: ckv_record_budget[budget_count] */
+                struct { uint32_t budget_count, code_path_count; } budgets;     /* ring: ckv_record_budget[budget_count], then
+                                                                                 * ckv_record_code_path[code_path_count] */
                 struct { uint32_t region_id, shared; } region;
                 struct { uint32_t cache_id, fast_path; } cache;
                 struct {
@@ -233,6 +234,11 @@ struct ckv_record_result {
 };
 
 struct ckv_record_budget { uint32_t slot, zero; uint64_t used, limit; };
+
+struct ckv_record_code_path {           /* CodePath of chunkkv.proto */
+        uint32_t path;                  /* proto/code_path.def */
+        uint32_t key_dtype, query_dtype, head_dim_first, head_dim_last, queries_first, queries_last, zero;
+};
 
 struct ckv_record_group_result {
         uint32_t group, physical_before, physical_len, kept_all, table_used, budget, budget_raised;
@@ -304,6 +310,7 @@ static_assert(sizeof(struct ckv_record_timeline) == 64, "timeline");
 static_assert(sizeof(struct ckv_record_policy) == 128, "policy");
 static_assert(sizeof(struct ckv_record_status) == 48, "status");
 static_assert(sizeof(struct ckv_record_access) == 16, "access");
+static_assert(sizeof(struct ckv_record_budget) == 24 && sizeof(struct ckv_record_code_path) == 32, "status");
 static_assert(sizeof(struct ckv_record_group_result) == 64, "group result");
 static_assert(sizeof(struct ckv_record_stats) == 128, "stats");
 static_assert(sizeof(struct ckv_record_welcome) <= CKV_RECORD_BODY_BYTES, "welcome");

@@ -110,7 +110,7 @@ test_cpu_amx_LDLIBS := $(CHECK_LDLIBS)
 FLAGS_tests/support_amx_software := $(CPU_AMX)
 TESTS += test_cpu_choice
 test_cpu_choice_SOURCES := tests/test_cpu_choice.c tests/support_amx_software.c
-test_cpu_choice_LIBS := kernels base
+test_cpu_choice_LIBS := kernels proto base
 test_cpu_choice_LDLIBS := $(CHECK_LDLIBS)
 
 TESTS += test_cpu_contest

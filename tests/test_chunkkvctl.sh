@@ -258,8 +258,10 @@ run 0 ping --json
 expect "an object" grep -q '"draining":false' <<<"$out"
 run 0 status
 expect "lists budgets" grep -q sessions <<<"$out"
+expect "lists code paths" grep -qE '^keys   queries   head_dim  1-24 +25-96 +97\+$' <<<"$out"
 run 0 status --json
 expect "lists budgets" grep -q '"slot":"sessions","used":1,' <<<"$out"
+expect "lists code paths" grep -q '"code_paths":\[{"key_dtype":"bf16","query_dtype":"bf16","head_dim":\[1,80\],"queries":\[1,24\],' <<<"$out"
 
 run 0 plan "$needle" --layer 10 --keep-ratio 0.2 --json
 expect "the form of the answer" grep -qE '^\{"layers":\[\{"layer":10,"physical_before":1024,"logical_len":1024,"kept_count":204,"budget":204,"kept_all":null,"kept":\[\[0,4\],' <<<"$out"

@@ -50,6 +50,7 @@ static void memory_expect(void *base, size_t size, const void *before) {
 
 START_TEST(connect_ping_budgets) {
         const struct chunkkv_options options = { .endpoint = support_daemon.endpoint };
+        struct chunkkv_code_path paths[CHUNKKV_CODE_PATHS_MAX];
         struct chunkkv_budget budgets[CHUNKKV_BUDGETS_MAX];
         struct chunkkv_client *client;
         struct chunkkv_error error;
@@ -69,6 +70,13 @@ START_TEST(connect_ping_budgets) {
                 sessions = sessions || (budgets[i].slot == CHUNKKV_SLOT_SESSIONS && budgets[i].used == 1 &&
                                         budgets[i].limit >= 1);
         ck_assert(sessions);
+        ck_assert_int_eq(chunkkv_code_paths(client, 0, paths, &count, &error), 0);
+        ck_assert_uint_gt(count, 0);
+        for (size_t i = 0; i < count; i++) {
+                ck_assert_ptr_nonnull(strstr(chunkkv_info(client)->device, paths[i].path));
+                ck_assert_uint_ne(paths[i].key_dtype, CHUNKKV_DTYPE_NONE);
+                ck_assert(paths[i].head_dim_first <= paths[i].head_dim_last && paths[i].queries_first <= paths[i].queries_last);
+        }
         client = chunkkv_close(client);
 }
 END_TEST

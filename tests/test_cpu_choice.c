@@ -6,6 +6,7 @@
 #include "kernels/cpu_choice.h"
 #include "kernels/cpu_trial.h"
 #include "kernels/reference.h"
+#include "proto/code_path.h"
 #include "tests/support_amx_software.h"
 
 #include <check.h>
@@ -375,6 +376,18 @@ START_TEST(paths_of_this_machine) {
 }
 END_TEST
 
+/* Gate and core call a path by a number: each has one. */
+START_TEST(paths_have_numbers) {
+        size_t count;
+        const struct ckv_cpu_path *paths = ckv__cpu_paths(&count);
+
+        for (size_t i = 0; i < count; i++)
+                ck_assert_str_eq(ckv_code_path_to_string(ckv_code_path_parse(paths[i].name)), paths[i].name);
+        ck_assert_uint_eq(ckv_code_path_parse("avx"), 0);
+        ck_assert_str_eq(ckv_code_path_to_string(0), "?");
+}
+END_TEST
+
 /* The trials say yes to what is right: all kernels of this machine, and tiles in software. */
 START_TEST(trials_of_this_machine) {
         static const enum ckv_dtype types[] = { CKV_DTYPE_BF16, CKV_DTYPE_F16, CKV_DTYPE_F32 };
@@ -422,6 +435,7 @@ int main(void) {
         tcase_add_test(tcase, forced);
         tcase_add_test(tcase, forced_that_refuses);
         tcase_add_test(tcase, paths_of_this_machine);
+        tcase_add_test(tcase, paths_have_numbers);
         tcase_add_test(tcase, trials_of_this_machine);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);

@@ -156,6 +156,10 @@ START_TEST(small_answers) {
         struct ckv_record_result *r = &record.body.result;
         const struct ckv_record_budget budgets[2] = { { .slot = 3, .used = 1, .limit = 4096 },
                                                       { .slot = 6, .used = UINT64_MAX } };
+        const struct ckv_record_code_path paths[2] = { { .path = 4, .key_dtype = 3, .query_dtype = 3, .head_dim_first = 81,
+                                                         .head_dim_last = 160, .queries_first = 97, .queries_last = UINT32_MAX },
+                                                       { .path = 99, .key_dtype = 1 } };
+        uint8_t both[sizeof(budgets) + sizeof(paths)];
 
         r->answer = CKV_ANSWER_PONG;
         r->u.pong.now_ns = 1;
@@ -180,7 +184,24 @@ START_TEST(small_answers) {
         ck_assert_uint_eq(response->status_reply->budgets[0]->used, 1);
         ck_assert_uint_eq(response->status_reply->budgets[0]->limit, 4096);
         ck_assert_uint_eq(response->status_reply->budgets[1]->used, UINT64_MAX);
+        ck_assert_uint_eq(response->status_reply->n_code_paths, 0);
         ck_assert_int_eq(unpack(budgets, sizeof(budgets) - 8, LIMIT_BYTES), CKV_ENCODE_E_MALFORMED);
+        memcpy(both, budgets, sizeof(budgets));
+        memcpy(both + sizeof(budgets), paths, sizeof(paths));
+        ck_assert_int_eq(unpack(both, sizeof(both), LIMIT_BYTES), CKV_ENCODE_E_MALFORMED);
+        r->u.budgets.code_path_count = 2;
+        ck_assert_int_eq(unpack(both, sizeof(both) - 8, LIMIT_BYTES), CKV_ENCODE_E_MALFORMED);
+        ck_assert_int_eq(unpack(both, sizeof(both), LIMIT_BYTES), 0);
+        ck_assert_uint_eq(response->status_reply->n_budgets, 2);
+        ck_assert_uint_eq(response->status_reply->n_code_paths, 2);
+        ck_assert_str_eq(response->status_reply->code_paths[0]->path, "avx512bf16");
+        ck_assert_int_eq(response->status_reply->code_paths[0]->key_dtype, CHUNKKV__V1__DTYPE__DTYPE_BF16);
+        ck_assert_int_eq(response->status_reply->code_paths[0]->query_dtype, CHUNKKV__V1__DTYPE__DTYPE_BF16);
+        ck_assert_uint_eq(response->status_reply->code_paths[0]->head_dim_first, 81);
+        ck_assert_uint_eq(response->status_reply->code_paths[0]->head_dim_last, 160);
+        ck_assert_uint_eq(response->status_reply->code_paths[0]->queries_first, 97);
+        ck_assert_uint_eq(response->status_reply->code_paths[0]->queries_last, UINT32_MAX);
+        ck_assert_str_eq(response->status_reply->code_paths[1]->path, "?");
 
         setup();
         r->answer = CKV_ANSWER_REGION;

@@ -2,7 +2,7 @@
  * chunkkvctl: ask a chunkkvd from the command line.
  *
  *     chunkkvctl ping      is it there?
- *     chunkkvctl status    what is it, and what do I hold of its budgets?
+ *     chunkkvctl status    what is it, what do I hold of its budgets, and which code scores what?
  *     chunkkvctl plan      which rows would it keep of these tensors?
  *     chunkkvctl compress  have it keep them alone, and write the file
  *     chunkkvctl explain   write a page that shows which, and why
@@ -214,11 +214,10 @@ static enum ckv_exit run_tensors(const struct ckv_settings *settings) {
 }
 
 static enum ckv_exit run_question(const struct ckv_settings *settings) {
-        struct chunkkv_budget budgets[CHUNKKV_BUDGETS_MAX];
+        struct ckv_state state = { 0 };
         struct chunkkv_client *client = NULL;
         struct chunkkv_error error;
         struct chunkkv_pong pong;
-        size_t count = 0;
         bool written;
         int r;
 
@@ -228,7 +227,9 @@ static enum ckv_exit run_question(const struct ckv_settings *settings) {
         if (settings->command == CKV_COMMAND_PING)
                 r = chunkkv_ping(client, settings->timeout_ms, &pong, &error);
         else
-                r = chunkkv_budgets(client, settings->timeout_ms, budgets, &count, &error);
+                r = chunkkv_budgets(client, settings->timeout_ms, state.budgets, &state.budget_count, &error);
+        if (r == 0 && settings->command != CKV_COMMAND_PING)
+                r = chunkkv_code_paths(client, settings->timeout_ms, state.paths, &state.path_count, &error);
         if (r) {
                 client = chunkkv_close(client);
                 return complain(settings, &error);
@@ -236,7 +237,7 @@ static enum ckv_exit run_question(const struct ckv_settings *settings) {
         if (settings->command == CKV_COMMAND_PING)
                 written = ckv_print_pong(chunkkv_info(client), &pong, settings->json);
         else
-                written = ckv_print_status(chunkkv_info(client), budgets, count, settings->json);
+                written = ckv_print_status(chunkkv_info(client), &state, settings->json);
         client = chunkkv_close(client);
         return written ? CKV_EXIT_OK : CKV_EXIT_INPUT;
 }

@@ -6,6 +6,7 @@
 #include "tools/print.h"
 
 #include "base/macros.h"
+#include "tools/code_paths.h"
 #include "tools/settings.h"
 
 #include <cjson/cJSON.h>
@@ -198,7 +199,7 @@ static uint64_t left_of(const struct chunkkv_budget *budget) {
         return budget->limit > budget->used ? budget->limit - budget->used : 0;
 }
 
-static bool status_json(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count) {
+static bool status_json(const struct chunkkv_info *info, const struct ckv_state *state) {
         cJSON *root = cJSON_CreateObject(), *limits, *list;
 
         (void)cJSON_AddStringToObject(root, "daemon", info->daemon);
@@ -206,15 +207,17 @@ static bool status_json(const struct chunkkv_info *info, const struct chunkkv_bu
         (void)cJSON_AddStringToObject(root, "backend", WORD(backend_words, info->backend));
         (void)cJSON_AddNumberToObject(root, "minor", info->minor);
         list = cJSON_AddArrayToObject(root, "budgets");
-        for (size_t i = 0; i < count; i++) {
-                cJSON *budget = cJSON_CreateObject();
+        for (size_t i = 0; i < state->budget_count; i++) {
+                const struct chunkkv_budget *budget = &state->budgets[i];
+                cJSON *object = cJSON_CreateObject();
 
-                (void)cJSON_AddItemToArray(list, budget);
-                (void)cJSON_AddStringToObject(budget, "slot", WORD(slot_words, budgets[i].slot));
-                (void)cJSON_AddNumberToObject(budget, "used", (double)budgets[i].used);
-                (void)cJSON_AddNumberToObject(budget, "limit", (double)budgets[i].limit);
-                (void)cJSON_AddNumberToObject(budget, "left", (double)left_of(&budgets[i]));
+                (void)cJSON_AddItemToArray(list, object);
+                (void)cJSON_AddStringToObject(object, "slot", WORD(slot_words, budget->slot));
+                (void)cJSON_AddNumberToObject(object, "used", (double)budget->used);
+                (void)cJSON_AddNumberToObject(object, "limit", (double)budget->limit);
+                (void)cJSON_AddNumberToObject(object, "left", (double)left_of(budget));
         }
+        ckv_code_paths_add(root, state->paths, state->path_count);
         limits = cJSON_AddObjectToObject(root, "limits");
         (void)cJSON_AddNumberToObject(limits, "request_bytes", info->request_bytes);
         (void)cJSON_AddNumberToObject(limits, "reply_bytes", info->reply_bytes);
@@ -225,13 +228,14 @@ static bool status_json(const struct chunkkv_info *info, const struct chunkkv_bu
         return json_print(root);
 }
 
-bool ckv_print_status(const struct chunkkv_info *info, const struct chunkkv_budget *budgets, size_t count, bool json) {
+bool ckv_print_status(const struct chunkkv_info *info, const struct ckv_state *state, bool json) {
         if (json)
-                return status_json(info, budgets, count);
+                return status_json(info, state);
         printf("%s on %s (%s)\n", info->daemon, info->device, WORD(backend_words, info->backend));
         printf("%-14s %16s %16s %16s\n", "budget", "used", "limit", "left");
-        for (size_t i = 0; i < count; i++)
-                printf("%-14s %16" PRIu64 " %16" PRIu64 " %16" PRIu64 "\n", WORD(slot_words, budgets[i].slot), budgets[i].used,
-                       budgets[i].limit, left_of(&budgets[i]));
+        for (size_t i = 0; i < state->budget_count; i++)
+                printf("%-14s %16" PRIu64 " %16" PRIu64 " %16" PRIu64 "\n", WORD(slot_words, state->budgets[i].slot),
+                       state->budgets[i].used, state->budgets[i].limit, left_of(&state->budgets[i]));
+        ckv_code_paths_print(state->paths, state->path_count);
         return fflush(stdout) == 0 && !ferror(stdout);
 }

@@ -1,5 +1,5 @@
 # chunkkvctl
-ctl_SOURCES := tools/batch.c tools/compress.c tools/explain.c tools/explain_data.c tools/explain_template.c tools/files.c tools/grid.c \
+ctl_SOURCES := tools/batch.c tools/code_paths.c tools/compress.c tools/explain.c tools/explain_data.c tools/explain_template.c tools/files.c tools/grid.c \
         tools/html.c tools/layers.c tools/npy.c tools/numbers.c tools/options.c tools/plan.c tools/print.c tools/private.c \
         tools/safetensors.c tools/settings.c tools/source.c tools/tokens.c
 PROGRAMS += chunkkvctl

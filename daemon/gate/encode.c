@@ -14,6 +14,7 @@
 #include "base/macros.h"
 #include "daemon/gate/encode_compressed.h"
 #include "proto/chunkkv.pb-c.h"
+#include "proto/code_path.h"
 #include "proto/status.h"
 
 #include <errno.h>
@@ -39,6 +40,8 @@ struct response {
                         Chunkkv__V1__StatusReply message;
                         Chunkkv__V1__Budget *budgets;
                         Chunkkv__V1__Budget **list;
+                        Chunkkv__V1__CodePath *paths;
+                        Chunkkv__V1__CodePath **path_list;
                 } budgets;
                 Chunkkv__V1__RegionRegistered region;
                 Chunkkv__V1__CacheRegistered cache;
@@ -81,6 +84,8 @@ static void response_deinit(struct response *response) {
         case CHUNKKV__V1__RESPONSE__BODY_STATUS_REPLY:
                 free(response->body.budgets.budgets);
                 free(response->body.budgets.list);
+                free(response->body.budgets.paths);
+                free(response->body.budgets.path_list);
                 break;
         case CHUNKKV__V1__RESPONSE__BODY_COMPRESSED:
                 ckv_compressed_deinit(&response->body.compressed);
@@ -149,13 +154,39 @@ static void fill_pong(struct response *response, const struct ckv_record_result 
         response->message.pong = pong;
 }
 
+/* fill_paths() - @records: [count] */
+static int fill_paths(struct response *response, const struct ckv_record_code_path *records, size_t count) {
+        Chunkkv__V1__StatusReply *reply = &response->body.budgets.message;
+
+        response->body.budgets.paths = calloc(count + 1, sizeof(*response->body.budgets.paths));
+        response->body.budgets.path_list = calloc(count + 1, sizeof(*response->body.budgets.path_list));
+        if (!response->body.budgets.paths || !response->body.budgets.path_list)
+                return ckv_error_origin(-ENOMEM);
+        for (size_t i = 0; i < count; i++) {
+                Chunkkv__V1__CodePath *path = &response->body.budgets.paths[i];
+
+                chunkkv__v1__code_path__init(path);
+                path->key_dtype = (Chunkkv__V1__DType)records[i].key_dtype;
+                path->query_dtype = (Chunkkv__V1__DType)records[i].query_dtype;
+                path->head_dim_first = records[i].head_dim_first;
+                path->head_dim_last = records[i].head_dim_last;
+                path->queries_first = records[i].queries_first;
+                path->queries_last = records[i].queries_last;
+                path->path = (char *)(uintptr_t)ckv_code_path_to_string(records[i].path);
+                response->body.budgets.path_list[i] = path;
+        }
+        reply->code_paths = response->body.budgets.path_list;
+        reply->n_code_paths = count;
+        return 0;
+}
+
 static int fill_budgets(struct response *response, const struct ckv_record_result *result, const void *attachment,
                         uint32_t bytes) {
         const struct ckv_record_budget *records = attachment;
-        size_t count = result->u.budgets.budget_count;
+        size_t count = result->u.budgets.budget_count, path_count = result->u.budgets.code_path_count;
         Chunkkv__V1__StatusReply *reply = &response->body.budgets.message;
 
-        if (count * sizeof(*records) != bytes)
+        if (count * sizeof(*records) + path_count * sizeof(struct ckv_record_code_path) != bytes)
                 return CKV_ENCODE_E_MALFORMED;
         chunkkv__v1__status_reply__init(reply);
         response->message.body_case = CHUNKKV__V1__RESPONSE__BODY_STATUS_REPLY;
@@ -175,7 +206,7 @@ static int fill_budgets(struct response *response, const struct ckv_record_resul
         }
         reply->budgets = response->body.budgets.list;
         reply->n_budgets = count;
-        return 0;
+        return fill_paths(response, (const void *)(records + count), path_count);
 }
 
 static void fill_outcome(struct response *response, const struct ckv_record_result *result) {

@@ -308,6 +308,28 @@ CHUNKKV_API int chunkkv_budgets(struct chunkkv_client *client, uint32_t timeout_
                                 struct chunkkv_budget ret_budgets[CHUNKKV_BUDGETS_MAX], size_t *ret_count,
                                 struct chunkkv_error *ret_error);
 
+#define CHUNKKV_CODE_PATHS_MAX 32
+
+/* Which code of a daemon on a CPU scores a range of shapes. Both ends of a range belong to it; UINT32_MAX as the last: no end. */
+struct chunkkv_code_path {
+        uint32_t key_dtype;             /* chunkkv_dtype; types that have no entry of their own go with F32 */
+        uint32_t query_dtype;           /* chunkkv_dtype; 0: of all types that no other entry for these keys has */
+        uint32_t head_dim_first, head_dim_last;     /* of K */
+        uint32_t queries_first, queries_last;       /* of one KV head: query heads of its group times window */
+        char path[24];                  /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */
+};
+
+/**
+ * chunkkv_code_paths() - what the daemon picked when it started, for as long as it runs
+ * @ret_paths: room for CHUNKKV_CODE_PATHS_MAX
+ * @ret_count: how many of them were written; 0 on a GPU
+ *
+ * Return: 0 or as above.
+ */
+CHUNKKV_API int chunkkv_code_paths(struct chunkkv_client *client, uint32_t timeout_ms,
+                                   struct chunkkv_code_path ret_paths[CHUNKKV_CODE_PATHS_MAX], size_t *ret_count,
+                                   struct chunkkv_error *ret_error);
+
 /* ---- memory */
 
 struct chunkkv_memory {

@@ -19,7 +19,7 @@ from here: positions from `answer.logical_len`, slots from `answer.physical_len`
 from typing import TYPE_CHECKING, Any
 
 from . import cuda, methods, text
-from .answer import Answer, Budget, GroupResult, LayerResult, Outcome, Pong, Timing, jaccard
+from .answer import Answer, Budget, CodePath, GroupResult, LayerResult, Outcome, Pong, Timing, jaccard
 from .cache import Cache, SharedCache
 from .client import Client
 from .dtypes import as_torch, element_type, from_bf16, to_bf16
@@ -78,6 +78,7 @@ __all__ = [
     "ChunkkvError",
     "Client",
     "Code",
+    "CodePath",
     "Conflict",
     "CoreDied",
     "DType",

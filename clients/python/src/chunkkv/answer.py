@@ -15,7 +15,7 @@ from ._pb import chunkkv_pb2 as pb
 from .job import GroupJob
 from .layout import LayerGroup
 from .policy import Policy
-from .wire import CacheState, Code, KeptAll, Phase, Slot
+from .wire import CacheState, Code, DType, KeptAll, Phase, Slot
 
 
 @dataclass(frozen=True)
@@ -329,5 +329,24 @@ class Budget:
     slot: Slot
     used: int
     limit: int
+
+
+@dataclass(frozen=True)
+class CodePath:
+    """Which code of a daemon on a CPU scores a range of shapes, picked when it started.
+
+    Attributes:
+        key_dtype: of K; types that have no entry of their own go with F32.
+        query_dtype: of the queries; NONE: of all types that no other entry for these keys has.
+        head_dim: head dimensions of K, first and last; None: no end.
+        queries: queries of one KV head, which are the query heads of its group times the window; first and last.
+        path: "scalar", "avx2", "avx512", "avx512bf16" or "amx".
+    """
+
+    key_dtype: DType
+    query_dtype: DType
+    head_dim: tuple[int, int | None]
+    queries: tuple[int, int | None]
+    path: str
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Unpack
 
 from ._pb import chunkkv_pb2 as pb
-from .answer import Answer, Budget, Outcome, Pong, outcome_of
+from .answer import Answer, Budget, CodePath, Outcome, Pong, outcome_of
 from .cache import Cache
 from .checks import MOST_64, of_type, whole
 from .connection import Connection, deadline
@@ -33,9 +33,10 @@ from .request import CompressRequest, check_names, jobs_of
 from .session import Session
 from .side import Notice
 from .submission import repair, submit
-from .wire import Access, Mode, Slot
+from .wire import Access, DType, Mode, Slot
 
 FAREWELL = 1.0  # seconds, for EndSession
+NO_END = 0xFFFFFFFF  # last of a range, on the wire
 
 
 class Client:
@@ -121,6 +122,13 @@ class Client:
         """The tenant's budgets."""
         reply = self.call(pb.Request(get_status=pb.GetStatus())).status_reply
         return [Budget(Slot(b.slot), b.used, b.limit) for b in reply.budgets if b.slot in Slot._value2member_map_]
+
+    def code_paths(self) -> list[CodePath]:
+        """Which code of the daemon scores which shapes; an empty list on a GPU."""
+        reply = self.call(pb.Request(get_status=pb.GetStatus())).status_reply
+        return [CodePath(DType(p.key_dtype), DType(p.query_dtype), (p.head_dim_first, _end(p.head_dim_last)),
+                         (p.queries_first, _end(p.queries_last)), p.path) for p in reply.code_paths
+                if {p.key_dtype, p.query_dtype} <= DType._value2member_map_.keys()]
 
     # ---- memory
 
@@ -334,6 +342,11 @@ class Client:
                                 lse=request.get("lse"), sink_logits=request.get("sink_logits"),
                                 wait=request.get("wait"), signal=request.get("signal"))
             return submit(self._link, exchange, mode, until, request.get("generation", 0), request.get("request_id"))
+
+
+def _end(last: int) -> int | None:
+    """The end of a range, which may have none."""
+    return None if last == NO_END else last
 
 
 def _flag(name: str, value: object) -> bool:

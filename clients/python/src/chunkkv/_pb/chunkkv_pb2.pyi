@@ -223,6 +223,24 @@ class Cancel(_message.Message):
     target_request_id: int
     def __init__(self, target_request_id: _Optional[int] = ...) -> None: ...
 
+class CodePath(_message.Message):
+    __slots__ = ["head_dim_first", "head_dim_last", "key_dtype", "path", "queries_first", "queries_last", "query_dtype"]
+    HEAD_DIM_FIRST_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIM_LAST_FIELD_NUMBER: _ClassVar[int]
+    KEY_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_FIRST_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_LAST_FIELD_NUMBER: _ClassVar[int]
+    QUERY_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    head_dim_first: int
+    head_dim_last: int
+    key_dtype: DType
+    path: str
+    queries_first: int
+    queries_last: int
+    query_dtype: DType
+    def __init__(self, key_dtype: _Optional[_Union[DType, str]] = ..., query_dtype: _Optional[_Union[DType, str]] = ..., head_dim_first: _Optional[int] = ..., head_dim_last: _Optional[int] = ..., queries_first: _Optional[int] = ..., queries_last: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
 class Commit(_message.Message):
     __slots__ = ["target_request_id"]
     TARGET_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -760,10 +778,12 @@ class Status(_message.Message):
     def __init__(self, code: _Optional[_Union[Code, str]] = ..., radius: _Optional[_Union[Radius, str]] = ..., cache: _Optional[_Union[CacheState, str]] = ..., field: _Optional[str] = ..., detail: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., driver_code: _Optional[int] = ..., slot: _Optional[_Union[Slot, str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ["budgets"]
+    __slots__ = ["budgets", "code_paths"]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    CODE_PATHS_FIELD_NUMBER: _ClassVar[int]
     budgets: _containers.RepeatedCompositeFieldContainer[Budget]
-    def __init__(self, budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ...) -> None: ...
+    code_paths: _containers.RepeatedCompositeFieldContainer[CodePath]
+    def __init__(self, budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., code_paths: _Optional[_Iterable[_Union[CodePath, _Mapping]]] = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ["form", "numbers"]
