@@ -3,9 +3,12 @@ kernels_SOURCES := kernels/policy.c kernels/policy_rules.c kernels/budget.c kern
         kernels/reference_drop.c kernels/reference_keys.c kernels/reference.c kernels/reference_job.c \
         kernels/reference_move.c
 
+# Between the event loop and a device's thread, whatever the device.
+kernels_SOURCES += kernels/bell.c kernels/turns.c kernels/job_queue.c
+
 # The CPU device. Each instruction set has its own file and its own flags; one of them is chosen when the device opens.
-kernels_SOURCES += kernels/cpu_backend.c kernels/cpu_machine.c kernels/cpu_nodes.c kernels/cpu_scratch.c kernels/cpu_pool.c kernels/cpu_turns.c kernels/cpu_plan.c kernels/cpu_score.c kernels/cpu_attention.c kernels/cpu_attention_work.c kernels/cpu_window_work.c kernels/cpu_scheme.c kernels/cpu_parts.c kernels/cpu_keys.c kernels/cpu_drop.c \
-        kernels/cpu_fold.c kernels/cpu_move.c kernels/cpu_copy.c kernels/cpu_bell.c kernels/cpu_score_scalar.c \
+kernels_SOURCES += kernels/cpu_backend.c kernels/cpu_machine.c kernels/cpu_nodes.c kernels/cpu_scratch.c kernels/cpu_pool.c kernels/cpu_plan.c kernels/cpu_score.c kernels/cpu_attention.c kernels/cpu_attention_work.c kernels/cpu_window_work.c kernels/cpu_scheme.c kernels/cpu_parts.c kernels/cpu_keys.c kernels/cpu_drop.c \
+        kernels/cpu_fold.c kernels/cpu_move.c kernels/cpu_copy.c kernels/cpu_score_scalar.c \
         kernels/cpu_choice.c kernels/cpu_choice_text.c kernels/cpu_contest.c kernels/cpu_paths.c kernels/cpu_trial.c
 # gcc's fake stack frames are not aligned for vectors, so these files keep their frames on the real stack
 CPU_SCORE := -O3 -ffp-contract=fast $(if $(filter asan,$(BUILD)),--param asan-use-after-return=0)
@@ -39,6 +42,6 @@ endif
 kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c
 kernels_SOURCES += kernels/cuda_memory.c
 include kernels/cuda/images.mk
-kernels_SOURCES += kernels/cuda_backend.c kernels/cuda_thread.c kernels/cuda_device.c kernels/cuda_stream.c kernels/cuda_shape.c kernels/cuda_layers.c \
+kernels_SOURCES += kernels/cuda_backend.c kernels/cuda_device.c kernels/cuda_stream.c kernels/cuda_shape.c kernels/cuda_layers.c \
         kernels/cuda_score.c kernels/cuda_launches.c kernels/cuda_select.c kernels/cuda_together.c kernels/cuda_plan.c kernels/cuda_load.c \
         kernels/cuda_move.c

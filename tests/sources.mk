@@ -248,10 +248,10 @@ test_closer_LIBS := proto ipc base
 test_closer_LDLIBS := $(CHECK_LDLIBS) -lsystemd
 
 # turns between keys, by device time
-TESTS += test_cpu_turns
-test_cpu_turns_SOURCES := tests/test_cpu_turns.c tests/support_endless.c
-test_cpu_turns_LIBS := kernels base
-test_cpu_turns_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_turns
+test_turns_SOURCES := tests/test_turns.c tests/support_endless.c
+test_turns_LIBS := kernels base
+test_turns_LDLIBS := $(CHECK_LDLIBS)
 
 # the scorers, by hand and on random caches
 TESTS += test_scorers test_scorers_random
@@ -392,11 +392,16 @@ test_cpu_nodes_LDLIBS := $(CHECK_LDLIBS)
 test_cpu_near_SOURCES := tests/test_cpu_near.c tests/support_machine.c tests/support_files.c tests/support_random.c tests/support_paths.c
 test_cpu_near_LIBS := kernels base
 test_cpu_near_LDLIBS := $(CHECK_LDLIBS)
-TESTS += test_cpu_bell
-test_cpu_bell_SOURCES := tests/test_cpu_bell.c tests/support_endless.c
-test_cpu_bell_LIBS := kernels base
-test_cpu_bell_LDFLAGS := -Wl,--wrap=write
-test_cpu_bell_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_bell
+test_bell_SOURCES := tests/test_bell.c tests/support_endless.c
+test_bell_LIBS := kernels base
+test_bell_LDFLAGS := -Wl,--wrap=write
+test_bell_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_job_queue
+test_job_queue_SOURCES := tests/test_job_queue.c
+test_job_queue_LIBS := kernels base
+test_job_queue_LDFLAGS := -Wl,--wrap=write -Wl,--wrap=read
+test_job_queue_LDLIBS := $(CHECK_LDLIBS)
 TESTS += test_cpu_scratch
 test_cpu_scratch_SOURCES := tests/test_cpu_scratch.c tests/support_random.c tests/support_paths.c
 test_cpu_scratch_LIBS := kernels base

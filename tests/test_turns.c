@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/macros.h"
 #include "kernels/backend.h"
-#include "kernels/cpu_turns.h"
+#include "kernels/turns.h"
 #include "tests/support_endless.h"
 
 #include <check.h>
@@ -237,8 +237,8 @@ START_TEST(device_time_is_halved) {
 END_TEST
 
 int main(void) {
-        Suite *suite = suite_create("cpu_turns");
-        TCase *tcase = tcase_create("cpu_turns");
+        Suite *suite = suite_create("turns");
+        TCase *tcase = tcase_create("turns");
         SRunner *runner = srunner_create(suite);
         int failed;
 

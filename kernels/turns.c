@@ -16,7 +16,7 @@
  * Everything is a walk over one list of the jobs inside, of which there are a
  * few for each user; nothing is allocated.
  */
-#include "kernels/cpu_turns.h"
+#include "kernels/turns.h"
 
 #include "base/macros.h"
 

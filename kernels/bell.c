@@ -6,7 +6,7 @@
  * interrupt, 14 us in a virtual machine instead of 4.  Event loop and device
  * thread hand every job over twice a stage, and one of them sleeps each time.
  */
-#include "kernels/cpu_bell.h"
+#include "kernels/bell.h"
 
 #include "base/error.h"
 #include "base/macros.h"
@@ -39,17 +39,20 @@ void ckv__bell_ring(const struct ckv_bell *bell) {
                 ;
 }
 
-void ckv__bell_hush(const struct ckv_bell *bell) {
+bool ckv__bell_hush(const struct ckv_bell *bell) {
         char ignored[64];
+        bool rang = false;
         ssize_t n;
 
-        do
+        do {
                 n = read(bell->wait_fd, ignored, sizeof(ignored));
-        while (n < 0 && errno == EINTR);
+                rang = rang || n > 0;
+        } while (n == (ssize_t)sizeof(ignored) || (n < 0 && errno == EINTR));
+        return rang;
 }
 
-void ckv__bell_await(const struct ckv_bell *bell, int msec) {
+bool ckv__bell_await(const struct ckv_bell *bell, int msec) {
         struct pollfd rings = { .fd = bell->wait_fd, .events = POLLIN };
 
-        (void)poll(&rings, 1, msec);
+        return poll(&rings, 1, msec) > 0;
 }

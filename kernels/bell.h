@@ -1,8 +1,8 @@
 /*
  * One thread tells another that there is something to do.
  */
-#ifndef CKV_KERNELS_CPU_BELL_H
-#define CKV_KERNELS_CPU_BELL_H
+#ifndef CKV_KERNELS_BELL_H
+#define CKV_KERNELS_BELL_H
 
 #include <stdbool.h>
 
@@ -23,10 +23,10 @@ void ckv__bell_deinit(struct ckv_bell *bell);
 /* ckv__bell_ring() - any thread. Without memory for a first byte it may fail in silence: whoever waits looks now and then as well. */
 void ckv__bell_ring(const struct ckv_bell *bell);
 
-/* ckv__bell_hush() - before a look at what it rang for; it may go on after many rings, and comes to an end by itself */
-void ckv__bell_hush(const struct ckv_bell *bell);
+/* ckv__bell_hush() - all rings so far, however many. Return: were there any? */
+bool ckv__bell_hush(const struct ckv_bell *bell);
 
-/* ckv__bell_await() - sleep until it rings, for @msec at most */
-void ckv__bell_await(const struct ckv_bell *bell, int msec);
+/* ckv__bell_await() - sleep until it rings, for @msec at most. Return: does it ring? */
+bool ckv__bell_await(const struct ckv_bell *bell, int msec);
 
 #endif

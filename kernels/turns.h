@@ -1,10 +1,10 @@
 /*
  * Whose slice is next: deficit round robin between keys, in device time.
  */
-#ifndef CKV_KERNELS_CPU_TURNS_H
-#define CKV_KERNELS_CPU_TURNS_H
+#ifndef CKV_KERNELS_TURNS_H
+#define CKV_KERNELS_TURNS_H
 
-#include "kernels/cpu_jobs.h"
+#include "kernels/fifo.h"
 
 #include <stdint.h>
 
