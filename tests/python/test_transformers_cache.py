@@ -166,6 +166,18 @@ def test_a_cache_is_made_where_none_is_given_and_can_be_reset(endpoint: str, mod
     assert first.kept(2).tolist() == kv.reports[1].kept(2).tolist()
 
 
+def test_memory_that_moved_is_registered_again(endpoint: str, model: Any, plain: Any) -> None:
+    """Smaller memory after the first time, while registrations are kept for the next."""
+    ids = prompt(400, seed=10)
+    with chunkkv.compress(model, endpoint=endpoint, method="keydiff", keep_ratio=0.2, every=20) as kv:
+        chosen, logits = generated(model, ids, 45)
+    assert [report.tokens for report in kv.reports] == [400, 420, 440]
+    assert kv.reports[1].bytes_before == kv.reports[0].bytes_after < kv.reports[0].bytes_before
+    expected, full = masked_run(plain, ids, 45, kv.reports)
+    assert torch.equal(chosen, expected)
+    torch.testing.assert_close(logits, full, rtol=1e-4, atol=1e-4)
+
+
 def test_a_cache_that_nobody_has_frees_its_memory_at_once(daemon: Any, model: Any) -> None:
     """Without the garbage collector, which knows nothing of its size; registered, it goes with the next cache."""
     ids = prompt(64)

@@ -99,7 +99,7 @@ def start_daemon() -> Daemon:
         return engine.start()
     assert torch.cuda.is_available(), "this torch sees no GPU: make check-transformers DEVICE=cuda PYTHON=..."
     uuid = torch.cuda.get_device_properties(DEVICE).uuid
-    return Daemon(options=("--backend", "cuda", "--device", f"GPU-{uuid}"))
+    return Daemon(options=("--backend", "cuda", "--device", str(uuid)))
 
 
 def put_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:

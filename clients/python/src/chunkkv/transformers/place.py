@@ -164,8 +164,8 @@ class GpuPlace:
 
     @property
     def start(self) -> str:
-        """With the GPU by its name, as numbers depend on who counts."""
-        return (f"`chunkkvd --backend cuda --device GPU-{UUID(bytes=self.uuid)} --runtime-dir DIR --endpoint main`")
+        """With the GPU by its UUID, as numbers depend on who counts."""
+        return f"`chunkkvd --backend cuda --device {UUID(bytes=self.uuid)} --runtime-dir DIR --endpoint main`"
 
     def allocate(self, size: int, name: str) -> GpuMemory:
         """Memory of torch's allocator, which has no names."""
@@ -181,8 +181,8 @@ class GpuPlace:
 
 
 def gpu_name(name: str, uuid: bytes) -> str:
-    """A GPU for people, as nvidia-smi writes it."""
-    return f"{name}, GPU-{UUID(bytes=uuid)}"
+    """A GPU, or an instance of one, for people."""
+    return f"{name}, UUID {UUID(bytes=uuid)}"
 
 
 PLACES: dict[str, Callable[[torch.device], Place]] = {"cpu": HostPlace, "cuda": GpuPlace}  # by torch's device type
