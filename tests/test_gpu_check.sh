@@ -32,9 +32,11 @@ row request 0
 grep -q 'skipped: stand-in' "$log" || { echo "row request does not say that its times mean nothing" && bad=1; }
 row ipc 0
 row codes 2
-row order 1
+row order 4
 row busy 0
-row users 1
+row users 0
+row deaths 3
+row vmm 3
 
 # registers beside the bounds for the compiler of these images, where there is one
 compiler=$("$build/chunkkvd" --version | grep -oE '(nvcc|nvrtc) [0-9.]+')
@@ -46,7 +48,7 @@ if grep -q "^${compiler:-none} .*ckv_k_move " <(tr -s ' ' <kernels/cuda/register
         done
 fi
 
-# the script itself, on programs that only print; limits of 15 s and more become one
+# the script itself, on programs that only print; limits of 15 s and more become 4 s
 mkdir -p "$work/tests" "$work/build/gpu-check/lib" "$work/bin"
 cp tests/gpu_check.sh "$work/tests"
 echo 'int a;' >"$work/tests/a.c"
@@ -56,8 +58,9 @@ program() {
 }
 # what runs there, not here
 # shellcheck disable=SC2016
-program bin/timeout '[[ $1 == --kill* ]] || exec /usr/bin/timeout "$@"; exec /usr/bin/timeout "$1" 2 "${@:3}"'
+program bin/timeout '[[ $1 == --kill* ]] || exec /usr/bin/timeout "$@"; exec /usr/bin/timeout "$1" 4 "${@:3}"'
 program bin/python3 'exit 1'
+program bin/strace ':'
 program bin/ldd 'echo "libnowhere.so.9 => /x"'
 program build/gpu-check/chunkkvd ''
 program build/gpu-check/compress-cuda 'echo "an engine"'
@@ -80,7 +83,18 @@ script 2 'made of other sources' 'echo "x: ok"'
 # what pack writes
 sed -n '/^sources() {/,/^}/p' tests/gpu_check.sh >"$work/sources"
 (cd "$work" && bash -c '. ./sources && echo "$(sources) abc1234"' >build/gpu-check/sources)
-script 0 '^11 ok, 0 wrong' 'echo "x: ok"'
+script 0 '^13 ok, 0 wrong' 'echo "x: ok"'
+# shellcheck disable=SC2016
+program bin/nvidia-cuda-mps-control '[[ ${1:-} == -d ]] || cat >>"$CUDA_MPS_LOG_DIRECTORY/control.log"'
+# shellcheck disable=SC2016
+program bin/strace '[[ $* != *"--sandbox on"* ]] || echo "7 openat(AT_FDCWD, \"/dev/x12\") = -1 EACCES (a)" >"${6}"'
+script 0 '^quit$' 'echo "x: ok"'
+for line in 'daemon and engine under MPS: they work' 'refused in the sandbox alone, and it works or not as above:' \
+        'openat(AT_FDCWD, "/dev/xN") = -1 EACCES (a)'; do
+        grep -qxF "$line" "$log" || { echo "no line: $line" && cat "$log" && bad=1; }
+done
+program bin/nvidia-cuda-mps-control 'exit 1'
+script 0 '^skipped: no control daemon of MPS' 'echo "x: ok"'
 touch "$work/build/gpu-check/lib/libnowhere.so.9"
 script 0 '^skipped: not installed here, .*: libnowhere.so.9$' 'echo "x: ok"'
 script 1 'ended at its limit.*: WRONG$' 'if [[ $* == *info ]]; then sleep 9; else echo "x: ok"; fi'

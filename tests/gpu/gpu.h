@@ -84,6 +84,12 @@ struct gpu_peer {
  * process 1 of a pid namespace of its own */
 struct gpu_peer gpu_peer_start(const struct gpu *gpu, const char *row, const char *argument, uint32_t uid, bool new_pids);
 
+/* gpu_peer_handle() - what "peer-export" exported. Return: false if it could not. */
+bool gpu_peer_handle(const struct gpu_peer *peer, CUipcMemHandle *ret_handle);
+
+/* gpu_peer_say() - all lines of a peer until it ends its output */
+void gpu_peer_say(const struct gpu_peer *peer);
+
 /* gpu_peer_end() - SIGKILL if @kill, else the end of its input. Return: exit status, 128 + signal */
 int gpu_peer_end(struct gpu_peer *peer, bool kill);
 
@@ -99,9 +105,15 @@ void gpu_row_codes(struct gpu *gpu);
 void gpu_row_order(struct gpu *gpu);
 void gpu_row_busy(struct gpu *gpu);
 void gpu_row_users(struct gpu *gpu);
+void gpu_row_vmm(struct gpu *gpu);
+void gpu_row_deaths(struct gpu *gpu);
 
-/* What peers do: hold exported memory until their input ends; keep the device busy until then. */
+/* What peers do: hold exported memory until their input ends; keep the device busy until then; open the handle that they are
+ * sent and say what came of it, or write there for ever; import a descriptor read-only. */
 void gpu_peer_export(struct gpu *gpu, const char *argument);
 void gpu_peer_burn(struct gpu *gpu, const char *argument);
+void gpu_peer_look(struct gpu *gpu, const char *argument);
+void gpu_peer_write(struct gpu *gpu, const char *argument);
+void gpu_peer_readonly(struct gpu *gpu, const char *argument);
 
 #endif

@@ -18,7 +18,17 @@ static const struct {
 } rows[] = {
         { "info", gpu_row_info }, { "prims", gpu_row_prims }, { "conform", gpu_row_conform }, { "golden", gpu_row_golden },
         { "peaks", gpu_row_peaks }, { "request", gpu_row_request }, { "ipc", gpu_row_ipc }, { "codes", gpu_row_codes },
-        { "order", gpu_row_order }, { "busy", gpu_row_busy }, { "users", gpu_row_users },
+        { "order", gpu_row_order }, { "busy", gpu_row_busy }, { "users", gpu_row_users }, { "vmm", gpu_row_vmm },
+        { "deaths", gpu_row_deaths },
+};
+
+/* What gpu_peer_start() starts. */
+static const struct {
+        const char *name;
+        void (*run)(struct gpu *gpu, const char *argument);
+} peers[] = {
+        { "peer-export", gpu_peer_export }, { "peer-burn", gpu_peer_burn }, { "peer-look", gpu_peer_look },
+        { "peer-write", gpu_peer_write }, { "peer-readonly", gpu_peer_readonly },
 };
 
 static int usage(void) {
@@ -48,10 +58,11 @@ int main(int argc, char *argv[]) {
         if (optind >= argc)
                 return usage();
         gpu_open(driver, probes, &gpu);
-        if (strcmp(argv[optind], "export") == 0 || strcmp(argv[optind], "burn") == 0) {
-                (argv[optind][0] == 'e' ? gpu_peer_export : gpu_peer_burn)(&gpu, optind + 1 < argc ? argv[optind + 1] : "");
-                return EXIT_SUCCESS;
-        }
+        for (size_t i = 0; i < CKV_ARRAY_SIZE(peers); i++)
+                if (strcmp(peers[i].name, argv[optind]) == 0) {
+                        peers[i].run(&gpu, optind + 1 < argc ? argv[optind + 1] : "");
+                        return gpu.failures ? EXIT_FAILURE : EXIT_SUCCESS;
+                }
         for (size_t i = 0; i < CKV_ARRAY_SIZE(rows); i++)
                 if (strcmp(rows[i].name, argv[optind]) == 0) {
                         rows[i].run(&gpu);

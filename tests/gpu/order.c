@@ -1,8 +1,9 @@
 /*
- * Row order: is a word that a stream writes behind a kernel seen by the CPU
- * after all that the kernel stored?  The progress word of a move and the
- * timeline words rest on it (reliability.md 14, j and k).  Row busy: how long a
- * request waits while another process keeps the device busy (l).
+ * Row order: is a word that a stream writes between two kernels seen by the CPU
+ * after all that the first one stored, and before all that the second one does?
+ * The progress word of a move rests on it.  Does a stream that waits for a word
+ * of the CPU hold back what is behind it?  The timeline words rest on that.
+ * Row busy: how long a request waits while another process keeps the device busy.
  */
 #include "tests/gpu/gpu.h"
 
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, WORDS = 512, ROUNDS = 100000, ROUNDS_STAND_IN = 500, BLOCK = 128, REQUESTS = 50, REQUESTS_STAND_IN = 3 };
+enum { WAIT = 4, DONE = 8, LOW = 16, HIGH = 256 };      /* words of the page: 0 is the progress word */
 
 /* A page of a memfd as the daemon maps it: shared, registered, known to the device. */
 static volatile uint32_t *control_page(const struct gpu *gpu, CUdeviceptr *ret_at) {
@@ -32,38 +34,108 @@ static volatile uint32_t *control_page(const struct gpu *gpu, CUdeviceptr *ret_a
         return page;
 }
 
-/* A kernel, or where there is none a fill, stores @stamp to all words but the first. */
-static void stamp(const struct gpu *gpu, CUfunction function, CUdeviceptr page, uint32_t value) {
-        struct probe_stamp p = { .data = page + sizeof(uint32_t), .count = WORDS - 1, .stamp = value };
+/* A kernel, or where there is none a fill, stores @value to @count words from @first on. */
+static void stamp(const struct gpu *gpu, CUfunction function, CUdeviceptr page, uint32_t first, uint32_t count, uint32_t value) {
+        struct probe_stamp p = { .data = page + first * sizeof(uint32_t), .count = count, .stamp = value };
 
         if (function)
-                gpu_launch(gpu, function, (WORDS + BLOCK - 1) / BLOCK, BLOCK, &p);
+                gpu_launch(gpu, function, (count + BLOCK - 1) / BLOCK, BLOCK, &p);
         else
                 GPU(gpu, cuMemsetD32Async, p.data, value, p.count, gpu->stream);
 }
 
-void gpu_row_order(struct gpu *gpu) {
-        CUfunction function = gpu_function(gpu, "probe_stamp");
-        uint32_t rounds = gpu->stand_in ? ROUNDS_STAND_IN : ROUNDS, late = 0;
-        CUdeviceptr at;
-        volatile uint32_t *page = control_page(gpu, &at);
+/* acquire: what is read after it was not read before it */
+static uint32_t look(const volatile uint32_t *word) {
+        return __atomic_load_n((const uint32_t *)(uintptr_t)word, __ATOMIC_ACQUIRE);
+}
+
+static uint32_t count_older(const volatile uint32_t *page, uint32_t first, uint32_t end, uint32_t than) {
+        uint32_t older = 0;
+
+        for (uint32_t w = first; w < end; w++)
+                older += page[w] < than;
+        return older;
+}
+
+/* Kernel, word, kernel: words [LOW, HIGH) are of the first kernel, those behind of the second, word 0 comes between. */
+static void word_between_kernels(struct gpu *gpu, CUfunction function, volatile uint32_t *page, CUdeviceptr at, uint32_t rounds) {
+        uint32_t late = 0, early = 0;
         uint64_t start = ckv_now_nsec();
 
         for (uint32_t i = 1; i <= rounds; i++) {
-                stamp(gpu, function, at, i);
+                stamp(gpu, function, at, LOW, HIGH - LOW, i);
                 GPU(gpu, cuStreamWriteValue32_v2, gpu->stream, at, i, CU_STREAM_WRITE_VALUE_DEFAULT);
-                /* the next kernel is there already: its stores must not overtake the word either */
-                stamp(gpu, function, at, i);
-                while (__atomic_load_n((const uint32_t *)(uintptr_t)page, __ATOMIC_ACQUIRE) != i)
-                        ;
-                for (uint32_t w = 1; w < WORDS; w++)
-                        late += page[w] < i;
+                stamp(gpu, function, at, HIGH, WORDS - HIGH, i);
+                if (i % 2) {
+                        while (look(page) != i)
+                                ;
+                        late += count_older(page, LOW, HIGH, i);
+                } else {
+                        /* some word of the second kernel, another in each round, is waited for instead */
+                        while (look(page + HIGH + i / 2 % (WORDS - HIGH)) != i)
+                                ;
+                        early += look(page) != i;
+                        late += count_older(page, LOW, HIGH, i);
+                }
+                GPU(gpu, cuStreamSynchronize, gpu->stream);
         }
-        GPU(gpu, cuStreamSynchronize, gpu->stream);
         gpu_judge(gpu, late == 0, "a word written behind a kernel on a registered memfd page, %u rounds: %u stores seen after it",
                   rounds, late);
-        gpu_say("a step (kernel, word, seen by the CPU): %.1f us%s", 1e-3 * (double)(ckv_now_nsec() - start) / rounds,
+        gpu_judge(gpu, early == 0, "the kernel behind the word, %u rounds: %u of its stores seen before the word", rounds / 2,
+                  early);
+        gpu_say("a step (kernel, word, kernel, waited for): %.1f us%s", 1e-3 * (double)(ckv_now_nsec() - start) / rounds,
                 gpu->stand_in ? " (stand-in: means nothing)" : "");
+}
+
+/* A timeline word of 64 bits that the CPU writes and a stream waits for, and one that the stream writes behind its kernel. */
+static void timeline_words(struct gpu *gpu, CUfunction function, volatile uint32_t *page, CUdeviceptr at, uint32_t rounds) {
+        uint64_t *wait = (uint64_t *)(uintptr_t)(page + WAIT), *done = (uint64_t *)(uintptr_t)(page + DONE);
+        const uint64_t base = UINT64_C(1) << 40;        /* more than 32 bits hold */
+        uint32_t early = 0, late = 0;
+        int able = 0;
+
+        GPU(gpu, cuDeviceGetAttribute, &able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, gpu->device);
+        if (!able || !gpu->cuda.cuStreamWaitValue64_v2) {
+                gpu_say("timeline words: skipped: this device or driver waits for no 64-bit words");
+                return;
+        }
+        for (uint32_t i = 1; i <= rounds; i++) {
+                const uint32_t value = rounds + i;
+
+                GPU(gpu, cuStreamWaitValue64_v2, gpu->stream, at + WAIT * sizeof(uint32_t), base + i, CU_STREAM_WAIT_VALUE_GEQ);
+                stamp(gpu, function, at, LOW, WORDS - LOW, value);
+                GPU(gpu, cuStreamWriteValue64_v2, gpu->stream, at + DONE * sizeof(uint32_t), base + i,
+                    CU_STREAM_WRITE_VALUE_DEFAULT);
+                if (i % 16 == 0)
+                        (void)usleep(200);
+                early += look(page + LOW) == value || look(page + WORDS - 1) == value;
+                __atomic_store_n(wait, base + i, __ATOMIC_RELEASE);
+                while (__atomic_load_n(done, __ATOMIC_ACQUIRE) != base + i)
+                        ;
+                late += count_older(page, LOW, WORDS, value);
+        }
+        GPU(gpu, cuStreamSynchronize, gpu->stream);
+        gpu_judge(gpu, early == 0, "cuStreamWaitValue64 on a word of the CPU, %u rounds: the kernel behind it ran before %u times",
+                  rounds, early);
+        gpu_judge(gpu, late == 0, "cuStreamWriteValue64 behind it: %u stores seen after the word", late);
+}
+
+void gpu_row_order(struct gpu *gpu) {
+        CUfunction function = gpu_function(gpu, "probe_stamp");
+        uint32_t rounds = gpu->stand_in ? ROUNDS_STAND_IN : ROUNDS;
+        CUdeviceptr at;
+        volatile uint32_t *page = control_page(gpu, &at);
+        uint64_t start;
+
+        word_between_kernels(gpu, function, page, at, rounds);
+        timeline_words(gpu, function, page, at, rounds / 4);
+        start = ckv_now_nsec();
+        for (uint32_t i = 1; i <= rounds; i++) {
+                stamp(gpu, function, at, LOW, HIGH - LOW, i);
+                GPU(gpu, cuStreamWriteValue32_v2, gpu->stream, at, i, CU_STREAM_WRITE_VALUE_DEFAULT);
+        }
+        GPU(gpu, cuStreamSynchronize, gpu->stream);
+        gpu_say("a kernel and a word, queued behind others: %.2f us", 1e-3 * (double)(ckv_now_nsec() - start) / rounds);
         start = ckv_now_nsec();
         for (uint32_t i = 1; i <= rounds; i++)
                 GPU(gpu, cuStreamWriteValue32_v2, gpu->stream, at, i, CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -134,7 +206,7 @@ void gpu_row_busy(struct gpu *gpu) {
         gpu_fill(gpu, planes, (size_t)rows * 4096);
         latencies(gpu, backend, planes, rows, "the device idle");
         if (!gpu_skip(gpu, "the same beside a busy process")) {
-                peer = gpu_peer_start(gpu, "burn", "", 0, false);
+                peer = gpu_peer_start(gpu, "peer-burn", "", 0, false);
                 if (read(peer.in, &word, 1) == 1)
                         latencies(gpu, backend, planes, rows, "another process keeps it busy");
                 else

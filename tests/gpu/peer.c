@@ -81,6 +81,28 @@ struct gpu_peer gpu_peer_start(const struct gpu *gpu, const char *row, const cha
         return peer;
 }
 
+bool gpu_peer_handle(const struct gpu_peer *peer, CUipcMemHandle *ret_handle) {
+        size_t have = 0;
+
+        while (have < sizeof(*ret_handle)) {
+                ssize_t n = read(peer->in, (char *)ret_handle + have, sizeof(*ret_handle) - have);
+
+                if (n <= 0)
+                        break;
+                have += (size_t)n;
+        }
+        return have == sizeof(*ret_handle);
+}
+
+void gpu_peer_say(const struct gpu_peer *peer) {
+        char text[512];
+        ssize_t n;
+
+        while ((n = read(peer->in, text, sizeof(text))) > 0)
+                (void)fwrite(text, 1, (size_t)n, stdout);
+        (void)fflush(stdout);
+}
+
 int gpu_peer_end(struct gpu_peer *peer, bool killed) {
         int status = 0;
 

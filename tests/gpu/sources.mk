@@ -1,7 +1,7 @@
 COMMA := ,
 # gpu-check, for tests/gpu_check.sh on a machine with a GPU; its own kernels, which measure, are made where there is nvcc.
 TEST_PROGRAMS += gpu-check
-gpu-check_SOURCES := $(addprefix tests/gpu/,main.c device.c info.c prims.c conform.c request.c peer.c ipc.c order.c) \
+gpu-check_SOURCES := $(addprefix tests/gpu/,main.c device.c info.c prims.c conform.c request.c peer.c ipc.c vmm.c deaths.c order.c) \
         $(addprefix tests/,support_random.c support_gap.c support_golden.c support_safetensors.c)
 ifeq ($(CUDA),0)
 gpu-check_SOURCES += tests/support_image.c
