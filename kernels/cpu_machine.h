@@ -47,7 +47,8 @@ struct ckv_cpu_sight {
 
 extern const struct ckv_cpu_sight ckv__cpu_this_machine;
 
-/* ckv__cpu_threads() - CPUs in the affinity mask, or fewer if cpu.max of a cgroup that we are in pays for fewer; at least 1 */
+/* ckv__cpu_threads() - CPUs in the affinity mask, or fewer if a quota (cpu.max, cpu.cfs_quota_us) of a cgroup that we are in pays for
+ * fewer; at least 1 */
 uint32_t ckv__cpu_threads(const struct ckv_cpu_sight *sight);
 
 /* ckv__cpu_model() - the CPU's name for people, cut to @size bytes with the closing 0; "CPU" if the system does not say */

@@ -92,14 +92,29 @@ void machine_remove(void) {
         support_dir_remove(dir);
 }
 
-void machine_cgroup(const char *own, const char *path, const char *limit) {
+/* Makes the directories of @path below that of cgroups, and a file in the last one */
+static void write_limit(const char *path, const char *name, const char *limit) {
         char text[8 * SUPPORT_PATH_BYTES];
+        size_t root = (size_t)snprintf(text, sizeof(text), "%s", cgroups_dir);
 
-        write_text(own_cgroup, own);
-        (void)snprintf(text, sizeof(text), "%s%s", cgroups_dir, path);
-        (void)mkdir(text, 0700);
-        (void)snprintf(text, sizeof(text), "%s%s/cpu.max", cgroups_dir, path);
+        (void)snprintf(text + root, sizeof(text) - root, "%s/%s", path, name);
+        for (char *slash = strchr(text + root + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+                *slash = 0;
+                (void)mkdir(text, 0700);
+                *slash = '/';
+        }
         write_text(text, limit);
+}
+
+void machine_cgroup(const char *own, const char *path, const char *limit) {
+        write_text(own_cgroup, own);
+        write_limit(path, "cpu.max", limit);
+}
+
+void machine_cgroup_v1(const char *own, const char *path, const char *quota, const char *period) {
+        write_text(own_cgroup, own);
+        write_limit(path, "cpu.cfs_quota_us", quota);
+        write_limit(path, "cpu.cfs_period_us", period);
 }
 
 void machine_pages(const int *numbers, uint32_t count) {

@@ -25,6 +25,10 @@ void machine_remove(void);
 /* machine_cgroup() - /proc/self/cgroup has the line @own; cpu.max of the group @path ("" is the root) is @limit */
 void machine_cgroup(const char *own, const char *path, const char *limit);
 
+/* machine_cgroup_v1() - the same for version 1: cpu.cfs_quota_us and cpu.cfs_period_us of @path, which begins with the mount,
+ * "/cpu,cpuacct/a" */
+void machine_cgroup_v1(const char *own, const char *path, const char *quota, const char *period);
+
 /* machine_pages() - stretch i of 2 MiB is on node numbers[i % count]; a negative number: nobody knows */
 void machine_pages(const int *numbers, uint32_t count);
 

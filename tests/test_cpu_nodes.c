@@ -90,6 +90,49 @@ START_TEST(the_lesser_of_two_quotas) {
 }
 END_TEST
 
+START_TEST(threads_by_quota_of_version_1) {
+        static const struct { const char *own, *path, *quota, *period; uint32_t threads; } cases[] = {
+                { "1:cpu:/a\n", "/cpu/a", "200000\n", "100000\n", 2 },
+                { "1:cpu:/a\n", "/cpu/a", "200001\n", "100000\n", 3 },
+                { "1:cpu:/a\n", "/cpu/a", "1000\n", "100000\n", 1 },
+                { "1:cpu:/a\n", "/cpu/a", "-1\n", "100000\n", 16 },            /* no limit */
+                { "1:cpu:/a\n", "/cpu/a", "200000\n", "0\n", 16 },
+                { "1:cpu:/a\n", "/cpu/a", "200000\n", "nonsense\n", 16 },
+                { "1:cpu:/a/b\n", "/cpu/a", "300000\n", "100000\n", 3 },        /* a group above ours pays */
+                { "1:cpu:/host/a\n", "/cpu", "300000\n", "100000\n", 3 },       /* a container's own is the root */
+                { "5:memory:/m\n3:cpu,cpuacct:/a\n0::/\n", "/cpu,cpuacct/a", "400000\n", "100000\n", 4 },
+                { "5:memory:/m\n3:cpuacct,cpu:/a\n0::/\n", "/cpu/a", "400000\n", "100000\n", 4 },
+                { "3:cpuset:/a\n2:cpuacct:/a\n", "/cpu/a", "400000\n", "100000\n", 16 },
+                { "3:cpuacct:/a\n", "/cpuacct/a", "400000\n", "100000\n", 16 },
+                { "3:cpu\n", "/cpu", "400000\n", "100000\n", 16 },
+        };
+
+        for (uint32_t i = 0; i < CKV_ARRAY_SIZE(cases); i++) {
+                machine_make("0", NULL, 0, "0-15");
+                machine_cgroup_v1(cases[i].own, cases[i].path, cases[i].quota, cases[i].period);
+                ck_assert_msg(ckv__cpu_threads(&machine) == cases[i].threads, "case %u: %u threads", i, ckv__cpu_threads(&machine));
+                machine_remove();
+        }
+}
+END_TEST
+
+/* Version 2 beside version 1: whoever has the CPU controller sets the limit. */
+START_TEST(threads_by_quota_of_both_versions) {
+        static const char own[] = "4:memory:/m\n1:cpu,cpuacct:/a\n0::/s\n";
+
+        machine_make("0", NULL, 0, "0-15");
+        machine_cgroup_v1(own, "/cpu,cpuacct/a", "500000\n", "100000\n");
+        ck_assert_uint_eq(ckv__cpu_threads(&machine), 5);
+        machine_cgroup(own, "/unified/s", "300000 100000\n");
+        ck_assert_uint_eq(ckv__cpu_threads(&machine), 3);
+        machine_cgroup("4:memory:/m\n0::/s\n", "/unified/s", "max 100000\n");
+        ck_assert_uint_eq(ckv__cpu_threads(&machine), 16);
+        machine_cgroup("4:memory:/m\n0::/s\n", "/unified", "700000 100000\n");
+        ck_assert_uint_eq(ckv__cpu_threads(&machine), 7);
+        machine_remove();
+}
+END_TEST
+
 /* The machine that the test runs on, by a child that gives up all CPUs but one. */
 START_TEST(this_machine_by_its_mask) {
         struct ckv_cpu_set cpus;
@@ -292,6 +335,8 @@ int main(void) {
         tcase_add_test(tcase, lists_of_numbers);
         tcase_add_test(tcase, threads_by_affinity_and_quota);
         tcase_add_test(tcase, the_lesser_of_two_quotas);
+        tcase_add_test(tcase, threads_by_quota_of_version_1);
+        tcase_add_test(tcase, threads_by_quota_of_both_versions);
         tcase_add_test(tcase, this_machine_by_its_mask);
         tcase_add_test(tcase, this_machine_by_its_pages);
         tcase_add_test(tcase, nodes_that_count);
