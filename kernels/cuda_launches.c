@@ -4,6 +4,7 @@
  */
 #include "kernels/cuda_launches.h"
 
+#include "base/macros.h"
 #include "kernels/cuda_select.h"
 #include "kernels/cuda_shape.h"
 #include "kernels/reference.h"
@@ -17,6 +18,34 @@ static bool launch_mma(const struct ckv_cuda_score *score, struct ckv_cuda_devic
                 return CKV__CUDA_LAUNCH(device, mma_weights, p) && CKV__CUDA_LAUNCH(device, lse, p);
         return CKV__CUDA_LAUNCH(device, mma_lse_part, p) && CKV__CUDA_LAUNCH(device, lse, p) &&
                CKV__CUDA_LAUNCH(device, mma_weights, p);
+}
+
+/* Scores of units without weights by row: references of the first rows that all queries see, one pass over K, 1 / Z, units */
+static bool launch_sums(const struct ckv_cuda_score *score, struct ckv_cuda_device *device, const struct ckv_k_score *all) {
+        const struct ckv_job_group *group = score->group;
+        const struct ckv_policy *policy = &group->policy;
+        uint32_t rows = all->rows, newest = score->visible[2 * (score->votes - 1)];
+        struct ckv_k_score few = *all;
+        struct ckv_k_sums p = {
+                .score = *all, .reference = score->at[ROOM_REFERENCE], .sums = score->at[ROOM_SUMS],
+                .seen = score->seen ? score->tables[TABLE_SEEN].at : 0, .unit_of_row = score->tables[TABLE_UNIT_OF_ROW].at,
+                .first_row = score->tables[TABLE_FIRST_ROW].at, .size = score->tables[TABLE_SIZE].at,
+                .bounds = score->tables[TABLE_BOUNDS].at, .out = score->at[ROOM_UNITS], .units = score->units->count,
+                .columns = ckv_k_columns(score->units->count, all->segments),
+                .domain = policy->pool == CKV_POOL_AVG ? ckv_ref_pool_domain(group) : 0, .half = ckv__cuda_sums_half(policy),
+                .score_heads = ckv_score_heads(group),
+                .divisor = (policy->norm == CKV_NORM_MEAN ? score->votes : 1) *
+                           (policy->group_heads == CKV_GROUP_MEAN ? group->q_heads / group->kv_heads : 1),
+                .mean = policy->unit_reduce == CKV_UNIT_MEAN,
+        };
+
+        few.part = score->at[ROOM_REFERENCE];
+        few.first = CKV_MIN(newest, rows - 1);
+        few.rows = CKV_MIN(rows - few.first, (uint32_t)CKV_K_REFERENCE_ROWS) + few.first;
+        few.segments = 1;
+        p.score.looks_far = 1;
+        return CKV__CUDA_LAUNCH(device, mma_lse_part, &few) && CKV__CUDA_LAUNCH(device, mma_sums, &p) &&
+               CKV__CUDA_LAUNCH(device, lse, &p.score) && CKV__CUDA_LAUNCH(device, sum_units, &p);
 }
 
 /* Weights of those that vote or, with @older, the sums of those whose mean is subtracted */
@@ -39,6 +68,8 @@ static bool launch_queries(struct ckv_cuda_score *score, struct ckv_cuda_device 
                 .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
         };
 
+        if (score->scheme == CKV_CUDA_UNITS_ONCE)
+                return launch_sums(score, device, &p);
         if (ckv_k_mma_takes(&p, score->layers.structs))
                 return launch_mma(score, device, &p);
         if (!p.raw && (!CKV__CUDA_LAUNCH(device, lse_part, &p) || !CKV__CUDA_LAUNCH(device, lse, &p)))
@@ -121,6 +152,7 @@ static bool launch_select(struct ckv_cuda_score *score, struct ckv_cuda_device *
 
 bool ckv__cuda_launch_scores(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
         return (score->keys ? launch_keys(score, device) : launch_queries(score, device, false)) &&
-               (score->older == 0 || launch_queries(score, device, true)) && launch_units(score, device) &&
+               (score->older == 0 || launch_queries(score, device, true)) &&
+               (score->scheme == CKV_CUDA_UNITS_ONCE || launch_units(score, device)) &&
                (!score->selects || launch_select(score, device));
 }

@@ -10,13 +10,14 @@
 
 /* Tables of the group in the scratch. */
 enum ckv__cuda_score_table {
-        TABLE_ENTRIES, TABLE_VISIBLE, TABLE_SEEN, TABLE_UNIT_OF_ROW, TABLE_FIRST_ROW, TABLE_SIZE, TABLE_PROTECT, _TABLES,
+        TABLE_ENTRIES, TABLE_VISIBLE, TABLE_SEEN, TABLE_UNIT_OF_ROW, TABLE_FIRST_ROW, TABLE_SIZE, TABLE_PROTECT, TABLE_BOUNDS,
+        _TABLES,
 };
 
 /* What a batch has in the scratch; the first ones are of kernels/cuda_layers.h. */
 enum ckv__cuda_score_room {
         ROOM_PART = _CKV__CUDA_LAYER_ROOMS, ROOM_LSE, ROOM_INPUT, ROOM_WRONG, ROOM_KEY_PART, ROOM_NORMS, ROOM_ROWS, ROOM_UNITS,
-        ROOM_FLAGS, ROOM_RUNS, ROOM_COUNTS, ROOM_OLDER, _ROOMS,
+        ROOM_FLAGS, ROOM_RUNS, ROOM_COUNTS, ROOM_OLDER, ROOM_REFERENCE, ROOM_SUMS, _ROOMS,
 };
 
 struct ckv_cuda_score {
@@ -40,7 +41,12 @@ struct ckv_cuda_score {
         } tables[_TABLES];
         uint64_t owner, tables_end;     /* of the scratch, once the tables are there */
 
-        uint64_t each[_ROOMS];          /* bytes of one layer */
+        uint32_t *bounds;               /* ckv__cuda_sums_bounds(); NULL where sums by unit are not made */
+        enum ckv_cuda_scheme scheme;    /* of the batch at hand */
+        uint32_t far;                   /* index of the leader that goes by rows, as its references were far off; UINT32_MAX: none */
+
+        uint64_t rooms[2][_ROOMS];      /* bytes of one layer, with weights by row and with sums by unit */
+        const uint64_t *each;           /* those of the batch at hand */
         CUdeviceptr at[_ROOMS];
         struct ckv__cuda_layers layers;
 

@@ -2,7 +2,8 @@
  * Engines have queries, log-sum-exps and sink logits where they like: in device
  * memory that they share, or in a memfd.  The kernels read both kinds by the
  * same strides, so what lies in the host's memory is packed densely into the
- * scratch, in the same ring; a batch has layers of one kind only.
+ * scratch, in the same ring; a batch has layers of one kind only, which go the
+ * same way (cuda_scheme.h).
  *
  * The driver says what an address is.  An address that it does not know is the
  * host's: whatever was imported it knows.
@@ -45,9 +46,22 @@ static bool on_device(struct ckv_cuda_device *device, const uint8_t *at) {
         return code == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
 }
 
-bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job_group *group,
-                             uint32_t leader, uint32_t most) {
-        const uint8_t *query = group->layers[leader].query;
+struct ckv_cuda_kind ckv__cuda_layers_kind(struct ckv_cuda_device *device, const struct ckv_job *job,
+                                           const struct ckv_job_group *group, uint32_t leader) {
+        const struct ckv_job_layer *layer = &group->layers[leader];
+
+        if (!ckv_policy_reads_queries(&group->policy))
+                return (struct ckv_cuda_kind){ 0 };
+        return ckv__cuda_kind(job, group, layer, layer->query && !on_device(device, layer->query));
+}
+
+static bool same_kind(const struct ckv_cuda_kind *a, const struct ckv_cuda_kind *b) {
+        return a->staged == b->staged && a->lse == b->lse && a->tensor == b->tensor;
+}
+
+bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job *job,
+                             const struct ckv_job_group *group, uint32_t leader, uint32_t most) {
+        struct ckv_cuda_kind kind = ckv__cuda_layers_kind(device, job, group, leader), next;
 
         most = CKV_MIN(most, group->layer_count - leader);
         if (most > layers->room) {
@@ -58,15 +72,17 @@ bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_de
                         return false;
                 layers->room = most;
         }
-        layers->staged = query && !on_device(device, query);
-        layers->count = 0;
-        for (; leader < group->layer_count && layers->count < most; leader = ckv_sets_next_leader(group, leader)) {
-                query = group->layers[leader].query;
-                if (layers->count > 0 && (query && !on_device(device, query)) != layers->staged)
-                        break;
+        layers->staged = kind.staged;
+        layers->count = 1;
+        for (;;) {
+                leader = ckv_sets_next_leader(group, leader);
+                if (leader >= group->layer_count || layers->count == most)
+                        return true;
+                next = ckv__cuda_layers_kind(device, job, group, leader);
+                if (!same_kind(&kind, &next))
+                        return true;
                 layers->count++;
         }
-        return true;
 }
 
 /* All queries of a layer, head by head, packed. */

@@ -6,6 +6,7 @@
 #define CKV_KERNELS_CUDA_LAYERS_H
 
 #include "kernels/cuda_device.h"
+#include "kernels/cuda_scheme.h"
 #include "kernels/job.h"
 
 #include <stdbool.h>
@@ -30,10 +31,14 @@ void ckv__cuda_layers_deinit(struct ckv__cuda_layers *layers);
 void ckv__cuda_layers_rooms(const struct ckv_job *job, const struct ckv_job_group *group, bool queries,
                             uint64_t ret_each[_CKV__CUDA_LAYER_ROOMS]);
 
-/* ckv__cuda_layers_choose() - the leader @leader and those behind it whose queries lie on the same side, @most at most, at least
- * one. Return: false if out of memory. */
-bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job_group *group,
-                             uint32_t leader, uint32_t most);
+/* ckv__cuda_layers_kind() - what the kernels will see of a layer; all 0 where no queries are read */
+struct ckv_cuda_kind ckv__cuda_layers_kind(struct ckv_cuda_device *device, const struct ckv_job *job,
+                                           const struct ckv_job_group *group, uint32_t leader);
+
+/* ckv__cuda_layers_choose() - the leader @leader and those behind it that are of its kind, @most at most, at least one. Return:
+ * false if out of memory. */
+bool ckv__cuda_layers_choose(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job *job,
+                             const struct ckv_job_group *group, uint32_t leader, uint32_t most);
 
 /* ckv__cuda_layers_send() - queue all that the kernels need of the chosen layers. @at: the rooms. Return: false: an error. */
 bool ckv__cuda_layers_send(struct ckv__cuda_layers *layers, struct ckv_cuda_device *device, const struct ckv_job *job,

@@ -39,6 +39,7 @@ struct ckv_cuda_score *ckv__cuda_score_free(struct ckv_cuda_score *score) {
         ckv__cuda_layers_deinit(&score->layers);
         free(score->visible);
         free(score->seen);
+        free(score->bounds);
         free_room(score);
         free(score);
         return NULL;
@@ -102,13 +103,15 @@ static void init_tables(struct ckv_cuda_score *score) {
         score->tables[TABLE_SIZE].bytes = units * word;
         score->tables[TABLE_PROTECT].from = score->protected_rows;
         score->tables[TABLE_PROTECT].bytes = score->selects ? rows : 0;
+        score->tables[TABLE_BOUNDS].from = score->bounds;
+        score->tables[TABLE_BOUNDS].bytes = score->bounds ? ckv_k_segments((uint32_t)rows) * 2 * word : 0;
 }
 
 static void init_rooms(struct ckv_cuda_score *score) {
         const struct ckv_job_group *group = score->group;
         uint64_t rows = group->selection.rows, segments = ckv_k_segments((uint32_t)rows), heads = ckv_score_heads(group);
         /* those that vote and the older ones take turns in the same room */
-        uint64_t queries = (uint64_t)group->q_heads * CKV_MAX(score->votes, score->older), *each = score->each;
+        uint64_t queries = (uint64_t)group->q_heads * CKV_MAX(score->votes, score->older), *each = score->rooms[0];
 
         ckv__cuda_layers_rooms(score->job, group, !score->keys, each);
         if (!score->keys) {
@@ -131,6 +134,29 @@ static void init_rooms(struct ckv_cuda_score *score) {
         each[ROOM_COUNTS] = heads * 3 * sizeof(uint32_t);
 }
 
+/* Borders of sums by unit, and their rooms in place of weights by row, if such sums will do. Return: false if out of memory. */
+static bool init_sums(struct ckv_cuda_score *score) {
+        const struct ckv_job_group *group = score->group;
+        uint64_t units = score->units->count, segments = ckv_k_segments(group->selection.rows), *each = score->rooms[1];
+        uint64_t columns = ckv_k_columns((uint32_t)units, (uint32_t)segments);
+
+        memcpy(each, score->rooms[0], sizeof(score->rooms[0]));
+        if (score->keys || group->policy.scorer != CKV_SCORER_WINDOW || !ckv_scores_units_will_do(group, (uint32_t)units))
+                return true;
+        score->bounds = malloc(segments * 2 * sizeof(*score->bounds));
+        if (!score->bounds)
+                return false;
+        if (!ckv__cuda_sums_bounds(group, score->units, score->bounds)) {
+                free(score->bounds);
+                score->bounds = NULL;
+                return true;
+        }
+        each[ROOM_INPUT] = each[ROOM_ROWS] = 0;
+        each[ROOM_REFERENCE] = (uint64_t)group->q_heads * score->votes * 2 * sizeof(float);
+        each[ROOM_SUMS] = columns * group->q_heads * CKV_K_MMA_WIDTH(score->votes) * sizeof(float);
+        return true;
+}
+
 struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const struct ckv_job_group *group,
                                            const struct ckv_units *units, const uint8_t *protected_rows) {
         struct ckv_cuda_score *score = calloc(1, sizeof(*score));
@@ -149,17 +175,21 @@ struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const stru
         score->keys = ckv_ref_scores_kv_heads(&group->policy);
         if (!score->keys && !init_queries(score))
                 return ckv__cuda_score_free(score);
-        init_tables(score);
         init_rooms(score);
+        if (!init_sums(score))
+                return ckv__cuda_score_free(score);
+        init_tables(score);
+        score->each = score->rooms[0];
+        score->far = UINT32_MAX;
         return score;
 }
 
-/* bytes of scratch that @layers take */
-static uint64_t bytes_of(const struct ckv_cuda_score *score, uint64_t layers) {
+/* bytes of scratch that one layer takes */
+static uint64_t bytes_of(const uint64_t each[_ROOMS]) {
         uint64_t bytes = 0;
 
         for (uint32_t i = 0; i < _ROOMS; i++)
-                bytes += ckv__cuda_rounded(score->each[i] * layers);
+                bytes += ckv__cuda_rounded(each[i]);
         return bytes;
 }
 
@@ -172,7 +202,7 @@ static uint64_t bytes_of_tables(const struct ckv_cuda_score *score) {
 }
 
 uint64_t ckv__cuda_score_need(const struct ckv_cuda_score *score) {
-        return bytes_of_tables(score) + bytes_of(score, 1);
+        return bytes_of_tables(score) + bytes_of(score->rooms[0]);
 }
 
 /* The tables are in the scratch, and nothing behind them. Return: false: an error. */
@@ -204,7 +234,7 @@ static double work_of(const struct ckv_cuda_score *score) {
 
 /* Layers of the next batch: as many as fit in time and scratch. 0: not even one fits. */
 static uint32_t count_layers(const struct ckv_cuda_score *score, const struct ckv_cuda_device *device, uint64_t slice_nsec) {
-        uint64_t free_bytes = device->scratch_bytes - device->used, one = bytes_of(score, 1), layers = free_bytes / one;
+        uint64_t free_bytes = device->scratch_bytes - device->used, one = bytes_of(score->each), layers = free_bytes / one;
         double in_time = (double)slice_nsec / (device->nsec_per_work[score->keys] * work_of(score));
 
         if (in_time < (double)layers)
@@ -269,6 +299,29 @@ static bool select_on_host(struct ckv_cuda_score *score, struct ckv_cuda_device 
         return ckv__cuda_finish(device) && done;
 }
 
+/* The way of the leader at hand, and of the batch that begins with it */
+static void set_scheme(struct ckv_cuda_score *score, struct ckv_cuda_device *device, uint32_t leader) {
+        struct ckv_cuda_kind kind = ckv__cuda_layers_kind(device, score->job, score->group, leader);
+        bool sums = score->bounds && leader != score->far &&
+                    bytes_of_tables(score) + bytes_of(score->rooms[1]) <= device->scratch_bytes;
+
+        score->scheme = ckv__cuda_scheme(score->group, &kind, sums ? score->units->count : 0);
+        score->each = score->rooms[score->scheme == CKV_CUDA_UNITS_ONCE];
+}
+
+/* Layers of the batch before the first one whose references were far from its logits, which is remembered. */
+static uint32_t count_near(struct ckv_cuda_score *score, uint32_t leader) {
+        uint32_t near = 0;
+
+        while (near < score->layers.count && score->wrong[near] == UINT32_MAX) {
+                leader = ckv_sets_next_leader(score->group, leader);
+                near++;
+        }
+        if (near < score->layers.count)
+                score->far = leader;
+        return near;
+}
+
 enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ckv_cuda_device *device, uint32_t leader,
                                          uint64_t slice_nsec, struct ckv_cuda_batch *ret_batch) {
         uint64_t start = ckv_now_nsec();
@@ -281,8 +334,9 @@ enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ck
                 (void)ckv__cuda_finish(device);
                 return CKV_CUDA_SCORED_FAILED;
         }
-        layers = count_layers(score, device, slice_nsec);
-        if (!ckv__cuda_layers_choose(&score->layers, device, score->group, leader, layers) ||
+        set_scheme(score, device, leader);
+        layers = leader == score->far ? 1 : count_layers(score, device, slice_nsec);
+        if (!ckv__cuda_layers_choose(&score->layers, device, score->job, score->group, leader, layers) ||
             !make_room(score, score->layers.count)) {
                 (void)ckv__cuda_finish(device);
                 return CKV_CUDA_SCORED_NO_MEMORY;
@@ -291,6 +345,11 @@ enum ckv_cuda_scored ckv__cuda_score_run(struct ckv_cuda_score *score, struct ck
                 score->at[i] = ckv__cuda_room(device, score->each[i] * score->layers.count);
         done = queue(score, device, leader);
         done = ckv__cuda_finish(device) && done;
+        if (done && score->scheme == CKV_CUDA_UNITS_ONCE) {
+                score->layers.count = count_near(score, leader);
+                if (score->layers.count == 0)
+                        return ckv__cuda_score_run(score, device, leader, slice_nsec, ret_batch);
+        }
         if (done && !runs_fit(score)) {
                 selects = false;
                 done = select_on_host(score, device);

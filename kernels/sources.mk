@@ -43,5 +43,5 @@ kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c
 kernels_SOURCES += kernels/cuda_memory.c
 include kernels/cuda/images.mk
 kernels_SOURCES += kernels/cuda_backend.c kernels/cuda_device.c kernels/cuda_stream.c kernels/cuda_shape.c kernels/cuda_layers.c \
-        kernels/cuda_score.c kernels/cuda_launches.c kernels/cuda_select.c kernels/cuda_together.c kernels/cuda_plan.c kernels/cuda_load.c \
+        kernels/cuda_score.c kernels/cuda_launches.c kernels/cuda_scheme.c kernels/cuda_select.c kernels/cuda_together.c kernels/cuda_plan.c kernels/cuda_load.c \
         kernels/cuda_move.c

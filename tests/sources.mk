@@ -334,7 +334,7 @@ $(O)/test_fake_cuda $(O)/test_client_export: | $(O)/fake/libcuda.so.1
 
 # the CUDA kernels in the emulator of tests/emu
 TESTS += test_emu_kernels
-test_emu_kernels_SOURCES := tests/test_emu_kernels.c tests/support_random.c tests/support_gap.c
+test_emu_kernels_SOURCES := tests/test_emu_kernels.c tests/emu_sums.c tests/support_emu.c tests/support_random.c tests/support_gap.c
 test_emu_kernels_LIBS := kernels base emu
 test_emu_kernels_LDLIBS := $(CHECK_LDLIBS) -lstdc++
 
@@ -372,6 +372,10 @@ test_cuda_scores_SOURCES := tests/support_image.c tests/test_cuda_scores.c tests
         tests/support_random.c tests/support_gap.c
 test_cuda_scores_LIBS := kernels base
 test_cuda_scores_LDLIBS := $(CHECK_LDLIBS)
+TESTS += test_cuda_scheme
+test_cuda_scheme_SOURCES := tests/test_cuda_scheme.c tests/support_random.c
+test_cuda_scheme_LIBS := kernels base
+test_cuda_scheme_LDLIBS := $(CHECK_LDLIBS)
 TESTS += test_cuda_golden
 test_cuda_golden_SOURCES := tests/support_image.c tests/test_cuda_golden.c tests/support_fake.c tests/support_subject.c \
         tests/support_random.c tests/support_gap.c tests/support_golden.c tests/support_safetensors.c

@@ -6,6 +6,7 @@
  */
 #include "base/macros.h"
 #include "kernels/cuda_api.h"
+#include "kernels/cuda_score.h"
 #include "kernels/reference.h"
 #include "kernels/scores.h"
 #include "kernels/steps.h"
@@ -477,6 +478,214 @@ START_TEST(tensor_cores) {
 }
 END_TEST
 
+/* Two equal jobs for tensor cores on a grid without gaps: their units are scored by sums */
+static void jobs_of_units(const struct random_shape *s, struct random_job *jobs[2]) {
+        uint64_t seed = 60;
+
+        jobs[0] = NULL;
+        do {
+                jobs[0] = random_job_free(jobs[0]);
+                jobs[0] = random_job_new(++seed, s);
+        } while (jobs[0]->job->queries.dtype != s->dtype || jobs[0]->job->groups[0].selection.positions ||
+                 jobs[0]->job->groups[0].selection.span_count > 0);
+        jobs[1] = random_job_new(seed, s);
+        ck_assert(ckv_scores_units_will_do(&jobs[0]->job->groups[0], 1));
+}
+
+/* All elements of a row of a key plane: a logit that may lie far above those of the first rows */
+static void set_key(const struct random_job *random, uint32_t layer, uint32_t row, uint32_t head, float value) {
+        const struct ckv_job_group *group = &random->job->groups[0];
+
+        for (uint32_t x = 0; x < group->head_dim_k; x++)
+                random_store(random_element(group, &group->layers[layer].k, row, head, x), group->layers[layer].k.dtype, value);
+}
+
+enum far { FAR_NONE, FAR_SECOND, FAR_FIRST, FAR_ALL, FAR_NO_NUMBER, NOT_SO_FAR, _FARS };
+
+/* Scores of units from one pass over K. Where the first rows said too little of a layer's logits, it is scored again by rows, and
+ * only this one; where a logit is no number the refusal is the reference's. */
+START_TEST(sums_by_unit) {
+        const struct ckv_policy policies[] = {
+                { .window = 8, .chunk = 5, .given = CKV_GIVEN_MIN_TOKENS },
+                { .window = 8, .chunk = 8, .pool = CKV_POOL_AVG, .norm = CKV_NORM_SEEN, .given = CKV_GIVEN_MIN_TOKENS },
+                { .profile = CKV_PROFILE_KVPRESS, .window = 12, .chunk = 20 },
+                { .window = 8, .chunk = 10, .heads = CKV_HEADS_EACH, .sliding = 100, .given = CKV_GIVEN_MIN_TOKENS },
+        };
+        const uint32_t launches[_FARS] = {
+                [FAR_NONE] = 5, [FAR_SECOND] = 5 + 6 + 5, [FAR_FIRST] = 5 + 6 + 5, [FAR_ALL] = 3 * (5 + 6),
+                [FAR_NO_NUMBER] = 5 + 6, [NOT_SO_FAR] = 5,
+        };
+        enum far far = (enum far)(_i / 2);
+        uint32_t policy = (uint32_t)_i % 2 * 2 + far % 2;
+        struct random_shape s = shape;
+        struct random_job *jobs[2];
+        struct ckv_backend *backend;
+        char log[] = "/tmp/test-cuda-scores-XXXXXX";
+        int fd = mkstemp(log);
+
+        s.asked = &policies[policy];
+        s.rows = 260;
+        s.dims = policy == 1 ? 128 : 64;
+        s.dtype = far == FAR_FIRST ? CKV_DTYPE_F16 : CKV_DTYPE_BF16;
+        jobs_of_units(&s, jobs);
+        for (uint32_t i = 0; i < 2; i++)
+                for (uint32_t l = 0; l < 3; l++)
+                        if (far == FAR_ALL || (far == FAR_SECOND && l == 1) || (far == FAR_FIRST && l == 0))
+                                set_key(jobs[i], l, 240, l % 2, 100);
+                        else if (far == FAR_NO_NUMBER && l == 1)
+                                set_key(jobs[i], l, 240, 1, NAN);
+                        else if (far == NOT_SO_FAR)
+                                set_key(jobs[i], l, 240, 1, 2);
+        subject.options.slice_usec = 2000000;
+        backend = open_backend();
+        ck_assert_int_ge(fd, 0);
+        (void)setenv("FAKECUDA_LOG", log, 1);
+        plan_both(backend, jobs[0], jobs[1], 60);
+        ck_assert_int_eq(jobs[1]->job->outcome, far == FAR_NO_NUMBER ? CKV_JOB_NONFINITE : CKV_JOB_OK);
+        ck_assert_uint_eq(count_launches(log), launches[far]);
+        (void)ckv_close(fd);
+        (void)unlink(log);
+        (void)ops->close(backend);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
+/* A group's scores go out by unit. *ret_need: their bytes */
+static float *let_scores_out(struct random_job *random, uint64_t *ret_need) {
+        struct ckv_job_group *group = &random->job->groups[0];
+        uint8_t *flags = malloc(group->selection.rows);
+        struct ckv_units units = { 0 };
+
+        ck_assert_int_eq(ckv_select_budget(&group->selection, flags, &group->budget), 0);
+        ck_assert_int_eq(ckv_units_init(&units, &group->selection, flags), 0);
+        (void)ckv_scores_fit(group, &units, ret_need);
+        ckv_units_deinit(&units);
+        free(flags);
+        group->scores.out = calloc(1, *ret_need);
+        group->scores.out_bytes = *ret_need;
+        return (float *)group->scores.out;
+}
+
+/* What such sums give out is within R31, and the same bits however many layers a batch has. */
+START_TEST(sums_by_unit_come_out) {
+        const struct ckv_policy asked = { .window = 32, .chunk = 5, .pool = CKV_POOL_AVG, .pool_size = 3,
+                                          .given = CKV_GIVEN_MIN_TOKENS };
+        const uint32_t slices[2] = { 2000000, 1 }, launches[2] = { 5, 3 * 5 };
+        struct random_shape s = shape;
+        struct random_job *jobs[4];
+        float *scores[4];
+        double rtol, atol;
+        uint64_t need;
+
+        s.asked = &asked;
+        s.dims = 64;
+        s.rows = 300;
+        jobs_of_units(&s, jobs);
+        jobs_of_units(&s, jobs + 2);
+        for (uint32_t i = 0; i < 4; i++)
+                scores[i] = let_scores_out(jobs[i], &need);
+        ck_assert_int_eq(ckv_ref_run_plan(jobs[3]->job), 0);
+        gap_tolerance(jobs[3]->job, &jobs[3]->job->groups[0], &rtol, &atol);
+        for (uint32_t i = 0; i < 2; i++) {
+                char log[] = "/tmp/test-cuda-scores-XXXXXX";
+                int fd = mkstemp(log);
+                struct ckv_backend *backend;
+
+                ck_assert_int_ge(fd, 0);
+                subject.options.slice_usec = slices[i];
+                backend = open_backend();
+                (void)setenv("FAKECUDA_LOG", log, 1);
+                subject_run(&subject, backend, jobs[i]->job, CKV_STAGE_PLAN);
+                (void)unsetenv("FAKECUDA_LOG");
+                ck_assert_int_eq(jobs[i]->job->outcome, CKV_JOB_OK);
+                ck_assert_uint_eq(count_launches(log), launches[i]);
+                for (uint64_t u = 0; u < need / sizeof(float); u++)
+                        ck_assert_float_eq_tol(scores[i][u], scores[3][u], (float)(rtol * (double)scores[3][u] + atol));
+                (void)ckv_close(fd);
+                (void)unlink(log);
+                (void)ops->close(backend);
+        }
+        ck_assert_mem_eq(scores[0], scores[1], need);
+        for (uint32_t i = 0; i < 4; i++) {
+                free(scores[i]);
+                (void)random_job_free(jobs[i]);
+        }
+}
+END_TEST
+
+/* What one layer takes of the scratch, weights by row */
+static uint64_t scratch_need(const struct random_job *random) {
+        const struct ckv_job_group *group = &random->job->groups[0];
+        uint8_t *flags = malloc(group->selection.rows);
+        struct ckv_units units = { 0 };
+        struct ckv_budget budget;
+        struct ckv_cuda_score *score;
+        uint64_t need;
+
+        ck_assert_int_eq(ckv_select_budget(&group->selection, flags, &budget), 0);
+        ck_assert_int_eq(ckv_units_init(&units, &group->selection, flags), 0);
+        score = ckv__cuda_score_new(random->job, group, &units, flags);
+        ck_assert_ptr_nonnull(score);
+        need = ckv__cuda_score_need(score);
+        (void)ckv__cuda_score_free(score);
+        ckv_units_deinit(&units);
+        free(flags);
+        return need;
+}
+
+/* The same queries behind many older ones, which nobody reads. Return: to be freed. */
+static uint8_t *many_queries(struct random_job *random, uint32_t rows) {
+        struct ckv_job_queries *q = &random->job->queries;
+        struct ckv_job_layer *layer = &random->job->groups[0].layers[0];
+        uint8_t *all = calloc(rows, q->row_stride);
+
+        ck_assert_ptr_nonnull(all);
+        for (uint32_t r = 0; r < q->rows; r++)
+                memcpy(all + (rows - q->rows + r) * q->row_stride, layer->query + (q->ring_start + r) % q->rows * q->row_stride,
+                       q->row_stride);
+        layer->query = all;
+        q->rows = rows;
+        q->ring_start = 0;
+        return all;
+}
+
+/* A scratch that has just room for weights by row, and not for sums, is enough. */
+START_TEST(sums_by_unit_without_room) {
+        const struct ckv_policy asked = { .window = 64, .chunk = 5, .recent = 4, .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_RECENT };
+        const uint64_t scratch = 16 << 20;
+        struct random_shape s = shape;
+        struct random_job *jobs[2];
+        struct ckv_backend *backend;
+        char log[] = "/tmp/test-cuda-scores-XXXXXX";
+        uint8_t *queries[2];
+        uint64_t more;
+        int fd = mkstemp(log);
+
+        s.asked = &asked;
+        s.dims = 64;
+        s.layers = 1;
+        jobs_of_units(&s, jobs);
+        /* what is sent of the queries grows with their rows; a row of them is a hundredth of the sums */
+        more = (scratch - scratch_need(jobs[0])) / (jobs[0]->job->groups[0].q_heads * (2 * s.dims + sizeof(float))) - 4;
+        for (uint32_t i = 0; i < 2; i++)
+                queries[i] = many_queries(jobs[i], jobs[i]->job->queries.rows + (uint32_t)more);
+        ck_assert_uint_le(scratch_need(jobs[0]), scratch);
+        subject.options.scratch_bytes = scratch;
+        backend = open_backend();
+        ck_assert_int_ge(fd, 0);
+        (void)setenv("FAKECUDA_LOG", log, 1);
+        plan_both(backend, jobs[0], jobs[1], 61);
+        ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_OK);
+        ck_assert_uint_eq(count_launches(log), 6);
+        (void)ckv_close(fd);
+        (void)unlink(log);
+        (void)ops->close(backend);
+        for (uint32_t i = 0; i < 2; i++)
+                free(queries[i]);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
 /* Older queries are subtracted, by the kernels for tensor cores and by the others; their log-sum-exps are checked as those of the
  * queries that vote are. */
 START_TEST(older_queries_are_subtracted) {
@@ -623,6 +832,9 @@ int main(void) {
         tcase_add_test(tcase, several_moves_at_once);
         tcase_add_test(tcase, queries_on_either_side);
         tcase_add_loop_test(tcase, tensor_cores, 0, 4);
+        tcase_add_loop_test(tcase, sums_by_unit, 0, 2 * _FARS);
+        tcase_add_test(tcase, sums_by_unit_come_out);
+        tcase_add_test(tcase, sums_by_unit_without_room);
         tcase_add_loop_test(tcase, older_queries_are_subtracted, 0, 16);
         tcase_add_test(tcase, imports_come_back);
         srunner_run_all(runner, CK_NORMAL);

@@ -12,6 +12,7 @@
 #include "kernels/reference.h"
 #include "kernels/steps.h"
 #include "tests/emu/launch.h"
+#include "tests/support_emu.h"
 #include "tests/support_random.h"
 
 #include <check.h>
@@ -19,50 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(pointer) ((uint64_t)(uintptr_t)(pointer))
-#define LAUNCH(name, parameters)                                                                        \
-        do {                                                                                            \
-                struct ckv_k_launch plan = ckv_k_plan_##name(parameters);                               \
-                                                                                                        \
-                launch("ckv_k_" #name, &plan, parameters);                                              \
-        } while (0)
-
 /* CKV_EMU_SEEDS of the environment: so many jobs, in random order alone (tests/emu/plant.py). 0: not asked for. */
 static uint32_t brief;
 
-static void launch(const char *name, const struct ckv_k_launch *plan, void *parameters) {
-        uint32_t grid[3] = { plan->grid_x, plan->grid_y, plan->grid_z }, block[3] = { plan->block, 1, 1 };
-        ckv_emu_kernel *kernel = ckv_emu_find(name);
-
-        ck_assert_msg(kernel != NULL, "%s", name);
-        if (grid[0] > 0 && grid[1] > 0 && grid[2] > 0)
-                kernel(grid, block, plan->shared_bytes, &parameters);
-}
-
-/* Memory that begins as 0xff, NaN, and whose end the sanitizer knows */
-static void *room(size_t bytes) {
-        void *at = malloc(bytes + (bytes == 0));
-
-        ck_assert_ptr_nonnull(at);
-        return memset(at, 0xff, bytes);
-}
-
 static bool aligned(const struct ckv_plane *plane, uint64_t to) {
         return ((AT(plane->base) | plane->block_stride | plane->head_stride | plane->token.outer | plane->token.inner) & (to - 1)) == 0;
-}
-
-static struct ckv_k_plane plane_of(const struct ckv_plane *plane) {
-        return (struct ckv_k_plane){
-                .base = AT(plane->base), .block_stride = plane->block_stride, .head_stride = plane->head_stride,
-                .token_outer = plane->token.outer, .token_inner = plane->token.inner, .dim_outer = plane->dim.outer,
-                .dim_inner = plane->dim.inner, .token_tile = plane->base ? plane->token.tile : 1,
-                .dim_tile = plane->base ? plane->dim.tile : 1, .dtype = plane->dtype, .dims = plane->dims, .scale = plane->scale,
-        };
-}
-
-static struct ckv_k_table table_of(const struct ckv_row_table *table) {
-        return (struct ckv_k_table){ .entries = AT(table->entries), .by_token = table->by_token,
-                                     .tokens_per_block = table->tokens_per_block };
 }
 
 static bool can_read(const struct ckv_plane *plane) {
@@ -100,11 +62,11 @@ static void assert_near(uint64_t seed, const char *what, const double *want, con
 /* The same weights from log-sum-exps that the caller gives, which are checked on the way; and a wrong one is found. */
 static void check_given(struct ckv_k_score p, const struct ckv_k_layer *layers) {
         size_t given = (size_t)p.q_heads * p.query_rows, n = (size_t)p.layer_count * p.q_heads * p.rows;
-        struct ckv_k_layer *with = room(p.layer_count * sizeof(*with));
-        float *lse = room(p.layer_count * given * sizeof(*lse)), *weights = room(n * sizeof(*weights));
+        struct ckv_k_layer *with = emu_room(p.layer_count * sizeof(*with));
+        float *lse = emu_room(p.layer_count * given * sizeof(*lse)), *weights = emu_room(n * sizeof(*weights));
         const float *found = (const float *)(uintptr_t)p.lse;
         const uint32_t *wrong = (const uint32_t *)(uintptr_t)p.wrong;
-        double *want = room(n * sizeof(*want));
+        double *want = emu_room(n * sizeof(*want));
 
         for (size_t i = 0; i < n; i++)
                 want[i] = (double)((const float *)(uintptr_t)p.weights)[i];
@@ -137,10 +99,10 @@ static void check_given(struct ckv_k_score p, const struct ckv_k_layer *layers) 
 static float *attend(const struct ckv_job *job, const struct ckv_job_group *group, const struct ckv_k_layer *layers,
                      uint32_t first, uint32_t votes, bool most) {
         uint32_t rows = group->selection.rows;
-        uint32_t *visible = room(votes * 2 * sizeof(*visible)), *wrong = room(group->layer_count * sizeof(*wrong));
+        uint32_t *visible = emu_room(votes * 2 * sizeof(*visible)), *wrong = emu_room(group->layer_count * sizeof(*wrong));
         size_t queries = (size_t)group->layer_count * group->q_heads * votes;
         struct ckv_k_score p = {
-                .layers = AT(layers), .visible = AT(visible), .wrong = AT(wrong), .table = table_of(&group->table),
+                .layers = AT(layers), .visible = AT(visible), .wrong = AT(wrong), .table = emu_table(&group->table),
                 .query_head_stride = job->queries.head_stride, .query_row_stride = job->queries.row_stride,
                 .query_dtype = job->queries.dtype, .query_rows = job->queries.rows, .ring_start = job->queries.ring_start,
                 .query_first = first, .votes = votes, .layer_count = group->layer_count, .kv_heads = group->kv_heads,
@@ -148,8 +110,8 @@ static float *attend(const struct ckv_job *job, const struct ckv_job_group *grou
                 .raw = group->policy.scorer == CKV_SCORER_RAW_QK, .most = most,
                 .scale = (float)ckv_ref_scale(group), .softcap = (float)group->policy.softcap,
         };
-        float *part_of = room(queries * p.segments * 2 * sizeof(float)), *lse = room(queries * sizeof(float));
-        float *weights = room((size_t)group->layer_count * group->q_heads * rows * sizeof(float));
+        float *part_of = emu_room(queries * p.segments * 2 * sizeof(float)), *lse = emu_room(queries * sizeof(float));
+        float *weights = emu_room((size_t)group->layer_count * group->q_heads * rows * sizeof(float));
 
         for (uint32_t i = 0; i < votes; i++) {
                 ckv_ref_visible(job, group, job->queries.rows - 1 - first - i, &visible[2 * i], &visible[2 * i + 1]);
@@ -183,12 +145,12 @@ static float *attend(const struct ckv_job *job, const struct ckv_job_group *grou
 static float *score_keys(const struct ckv_job_group *group, const struct ckv_k_layer *layers) {
         uint32_t rows = group->selection.rows, segments = ckv_k_segments(rows);
         size_t heads = (size_t)group->layer_count * group->kv_heads;
-        float *out = room(heads * rows * sizeof(*out));
-        double *part = room(heads * segments * group->head_dim_k * sizeof(*part));
-        struct ckv_k_keys keys = { .layers = AT(layers), .part = AT(part), .out = AT(out), .table = table_of(&group->table),
+        float *out = emu_room(heads * rows * sizeof(*out));
+        double *part = emu_room(heads * segments * group->head_dim_k * sizeof(*part));
+        struct ckv_k_keys keys = { .layers = AT(layers), .part = AT(part), .out = AT(out), .table = emu_table(&group->table),
                                    .layer_count = group->layer_count, .kv_heads = group->kv_heads, .rows = rows,
                                    .head_dim = group->head_dim_k, .segments = segments };
-        struct ckv_k_norms norms = { .layers = AT(layers), .out = AT(out), .table = table_of(&group->table),
+        struct ckv_k_norms norms = { .layers = AT(layers), .out = AT(out), .table = emu_table(&group->table),
                                      .layer_count = group->layer_count, .kv_heads = group->kv_heads, .rows = rows,
                                      .head_dim = group->head_dim_k,
                                      .kind = group->policy.scorer == CKV_SCORER_KNORM ? CKV_K_NORM_KNORM : CKV_K_NORM_VK_RATIO };
@@ -208,9 +170,9 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
         bool keys = ckv_ref_scores_kv_heads(policy), weigh = policy->value_weight != CKV_WEIGHT_NONE;
         uint32_t rows = group->selection.rows, n = group->layer_count;
         struct ckv_k_layer *layers = calloc(n, sizeof(*layers));
-        uint32_t *seen = room(((size_t)rows + 1) * sizeof(*seen));
-        float *norms = room((size_t)n * group->kv_heads * rows * sizeof(*norms)), *in, *older = NULL;
-        float *out = room((size_t)n * ckv_score_heads(group) * rows * sizeof(*out));
+        uint32_t *seen = emu_room(((size_t)rows + 1) * sizeof(*seen));
+        float *norms = emu_room((size_t)n * group->kv_heads * rows * sizeof(*norms)), *in, *older = NULL;
+        float *out = emu_room((size_t)n * ckv_score_heads(group) * rows * sizeof(*out));
         struct ckv_query_rows part = ckv_ref_query_rows(job, group);
         bool mean = !keys && policy->scorer != CKV_SCORER_RAW_QK && policy->window_reduce != CKV_ROWS_MAX;
         struct ckv_k_rows p = {
@@ -220,12 +182,12 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
                 .divisor = mean && policy->norm == CKV_NORM_MEAN ? part.vote_end - part.vote_first : 0,
                 .mute = !keys && policy->scorer != CKV_SCORER_RAW_QK ? policy->mute : 0,
         };
-        struct ckv_k_norms v = { .layers = AT(layers), .out = AT(norms), .table = table_of(&group->table), .layer_count = n,
+        struct ckv_k_norms v = { .layers = AT(layers), .out = AT(norms), .table = emu_table(&group->table), .layer_count = n,
                                  .kv_heads = group->kv_heads, .rows = rows, .head_dim = group->head_dim_k,
                                  .kind = policy->value_weight == CKV_WEIGHT_L1 ? CKV_K_NORM_L1 : CKV_K_NORM_L2 };
 
         for (uint32_t l = 0; l < n; l++)
-                layers[l] = (struct ckv_k_layer){ .k = plane_of(&group->layers[l].k), .v = plane_of(&group->layers[l].v),
+                layers[l] = (struct ckv_k_layer){ .k = emu_plane(&group->layers[l].k), .v = emu_plane(&group->layers[l].v),
                                                   .query = AT(group->layers[l].query), .lse = AT(group->layers[l].lse),
                                                   .sink_logits = AT(group->layers[l].sink_logits) };
         if (mean && policy->norm == CKV_NORM_SEEN) {
@@ -261,8 +223,8 @@ static void check_select(uint64_t seed, const struct ckv_job_group *group, const
         const struct ckv_policy *policy = &group->policy;
         uint32_t rows = group->selection.rows, most = ckv_k_runs_most(rows), counts[3];
         struct ckv_kept kept = { 0 };
-        uint8_t *scratch = room(rows);
-        uint32_t *runs = room((size_t)most * 3 * sizeof(*runs));
+        uint8_t *scratch = emu_room(rows);
+        uint32_t *runs = emu_room((size_t)most * 3 * sizeof(*runs));
         struct ckv_k_select p = {
                 .scores = AT(scores), .rows_in = policy->fill == CKV_FILL_BEST ? AT(t) : 0, .unit_of_row = AT(units->unit_of_row),
                 .first_row = AT(units->first_row), .size = AT(units->size), .protect = AT(flags), .flags = AT(scratch),
@@ -296,7 +258,7 @@ static void check_select(uint64_t seed, const struct ckv_job_group *group, const
 static bool check_group(uint64_t seed, const struct ckv_job *job, struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
         uint32_t rows = group->selection.rows, heads = ckv_score_heads(group);
-        uint8_t *flags = room(rows);
+        uint8_t *flags = emu_room(rows);
         struct ckv_units units = { 0 };
         double *want;
         float *t, *c;
@@ -307,15 +269,15 @@ static bool check_group(uint64_t seed, const struct ckv_job *job, struct ckv_job
                 free(flags);
                 return false;
         }
-        want = room((size_t)heads * rows * sizeof(*want));
+        want = emu_room((size_t)heads * rows * sizeof(*want));
         t = score_rows(job, group);
-        c = room((size_t)group->layer_count * heads * units.count * sizeof(*c));
+        c = emu_room((size_t)group->layer_count * heads * units.count * sizeof(*c));
         struct ckv_k_units p = { .rows_in = AT(t), .unit_of_row = AT(units.unit_of_row), .first_row = AT(units.first_row),
                                  .size = AT(units.size), .out = AT(c), .sets = group->layer_count * heads, .rows = rows,
                                  .units = units.count, .unit_reduce = policy->unit_reduce };
         LAUNCH(units, &p);
         for (uint32_t l = 0; l < group->layer_count; l++) {
-                float *exact = room(units.count * sizeof(*exact));
+                float *exact = emu_room(units.count * sizeof(*exact));
 
                 ck_assert_int_eq(ckv_ref_score_rows(job, group, &group->layers[l], want), 0);
                 assert_near(seed, "T", want, t + (size_t)l * heads * rows, (size_t)heads * rows);
@@ -402,7 +364,7 @@ END_TEST
 static struct dice dice = { 4711 };
 
 static uint16_t *random_values(size_t n, enum ckv_dtype dtype) {
-        uint16_t *at = room(n * sizeof(*at));
+        uint16_t *at = emu_room(n * sizeof(*at));
 
         for (size_t i = 0; i < n; i++)
                 random_store((uint8_t *)&at[i], dtype, 2 * dice_normal(&dice));
@@ -440,9 +402,9 @@ START_TEST(tensor_cores_go_round) {
         ck_assert(ckv_k_mma_takes(&p, &layer));
         ckv_emu_set_order(CKV_EMU_RANDOM, (uint32_t)_i + 7);
         for (uint32_t i = 0; i < 2; i++) {
-                part[i] = room((size_t)HEADS * votes * p.segments * 2 * sizeof(float));
-                lse[i] = room(HEADS * votes * sizeof(float));
-                weights[i] = room((size_t)HEADS * rows * sizeof(float));
+                part[i] = emu_room((size_t)HEADS * votes * p.segments * 2 * sizeof(float));
+                lse[i] = emu_room(HEADS * votes * sizeof(float));
+                weights[i] = emu_room((size_t)HEADS * rows * sizeof(float));
                 p.part = AT(part[i]);
                 p.lse = AT(lse[i]);
                 p.weights = AT(weights[i]);
@@ -511,12 +473,12 @@ struct moves {
 static bool moves_init(struct moves *m, const struct ckv_job_group *group) {
         uint32_t sets = group->layer_count * group->kv_heads, runs = 0;
 
-        *m = (struct moves){ .columns = room(2 * sets * sizeof(*m->columns)), .batches = room(sets * sizeof(*m->batches)),
-                             .runs_at = room(sets * sizeof(*m->runs_at)), .run_counts = room(sets * sizeof(*m->run_counts)) };
-        m->runs = room((size_t)sets * ckv_k_runs_most(group->selection.rows) * 3 * sizeof(*m->runs));
+        *m = (struct moves){ .columns = emu_room(2 * sets * sizeof(*m->columns)), .batches = emu_room(sets * sizeof(*m->batches)),
+                             .runs_at = emu_room(sets * sizeof(*m->runs_at)), .run_counts = emu_room(sets * sizeof(*m->run_counts)) };
+        m->runs = emu_room((size_t)sets * ckv_k_runs_most(group->selection.rows) * 3 * sizeof(*m->runs));
         m->p = (struct ckv_k_move){ .columns = AT(m->columns), .batches = AT(m->batches), .runs = AT(m->runs),
-                                    .runs_at = AT(m->runs_at), .run_counts = AT(m->run_counts), .from = table_of(&group->table),
-                                    .to = table_of(group->destination.entries ? &group->destination : &group->table) };
+                                    .runs_at = AT(m->runs_at), .run_counts = AT(m->run_counts), .from = emu_table(&group->table),
+                                    .to = emu_table(group->destination.entries ? &group->destination : &group->table) };
         for (uint32_t s = 0; s < sets; s++) {
                 const struct ckv_job_layer *layer = &group->layers[s / group->kv_heads];
                 const struct ckv_kept *kept = ckv_job_kept(group, s / group->kv_heads, s % group->kv_heads);
@@ -636,6 +598,7 @@ int main(void) {
         tcase_add_loop_test(mma, tensor_cores_go_round, brief ? 2 : 0, brief ? 5 : 8);
         suite_add_tcase(suite, mma);
         suite_add_tcase(suite, moves);
+        suite_add_tcase(suite, emu_sums_case(brief));
         runner = srunner_create(suite);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);

@@ -7,4 +7,5 @@
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/score.cuh"
 #include "kernels/cuda/select.cuh"
+#include "kernels/cuda/sums.cuh"
 #include "kernels/cuda/units.cuh"

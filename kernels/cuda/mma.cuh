@@ -43,10 +43,10 @@ CKV_DEVICE uint64_t slot_of(const struct ckv_k_score &p, uint32_t query) {
         return ((uint64_t)p.ring_start + p.query_first + query) % p.query_rows;
 }
 
-/* begins to copy tile @t; all lanes of each warp */
-template <int D>
+/* begins to copy tile @t; all lanes of each warp. @board: with k as struct ckv_mma has it */
+template <int D, class Board>
 CKV_DEVICE void copy_tile(const struct ckv_k_score &p, const struct ckv_k_layer &layer, const struct ckv_mma_place &at, uint32_t t,
-                          struct ckv_mma<D> *board) {
+                          Board *board) {
         using S = ckv_mma<D>;
         const uint32_t lane = threadIdx.x % 32, r0 = threadIdx.x / 32 * S::MINE, row0 = at.first + t * S::ROWS + r0;
         const uint32_t mine = row0 + lane % S::MINE;
@@ -98,6 +98,27 @@ CKV_DEVICE void load_queries(const struct ckv_k_score &p, const struct ckv_k_lay
                         q[n][s][0] = ok ? *pointer<const uint32_t>(row + s * 32) : 0;
                         q[n][s][1] = ok ? *pointer<const uint32_t>(row + s * 32 + 16) : 0;
                 }
+        }
+}
+
+/* products of 16 rows that lie in shared memory from @k on with the warp's columns, as fragments of c */
+template <int D, bool BF16>
+CKV_DEVICE void multiply_rows(const uint16_t *k, const uint32_t q[ckv_mma<D>::EIGHTS][ckv_mma<D>::STEPS][2],
+                              float ret_c[ckv_mma<D>::EIGHTS][4]) {
+        using S = ckv_mma<D>;
+        const uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+        for (int n = 0; n < S::EIGHTS; n++)
+                ret_c[n][0] = ret_c[n][1] = ret_c[n][2] = ret_c[n][3] = 0;
+#pragma unroll
+        for (int s = 0; s < S::STEPS; s++) {
+                uint32_t a[4];
+
+                load_tile(a, &k[lane % 16 * S::PITCH + s * 16 + lane / 16 * 8]);
+#pragma unroll
+                for (int n = 0; n < S::EIGHTS; n++)
+                        multiply<BF16>(ret_c[n], a, q[n][s]);
         }
 }
 
@@ -208,18 +229,7 @@ CKV_DEVICE void mma_pass(const struct ckv_k_score &p, const struct ckv_k_layer &
                         const bool all = row0 >= all_low && row0 + 16 <= all_high;
                         float c[S::EIGHTS][4], sum[2] = { 0, 0 };
 
-#pragma unroll
-                        for (int n = 0; n < S::EIGHTS; n++)
-                                c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-#pragma unroll
-                        for (int s = 0; s < S::STEPS; s++) {
-                                uint32_t a[4];
-
-                                load_tile(a, &board->k[t % 2][(r0 + lane % 16) * S::PITCH + s * 16 + lane / 16 * 8]);
-#pragma unroll
-                                for (int n = 0; n < S::EIGHTS; n++)
-                                        multiply<BF16>(c[n], a, q[n][s]);
-                        }
+                        multiply_rows<D, BF16>(&board->k[t % 2][r0 * S::PITCH], q, c);
 #pragma unroll
                         for (int n = 0; n < S::EIGHTS; n++) {
 #pragma unroll
@@ -268,8 +278,8 @@ CKV_DEVICE void mma_pass(const struct ckv_k_score &p, const struct ckv_k_layer &
         __syncthreads();                /* before the next pass changes the columns */
 }
 
-template <int D, bool BF16, bool PART> CKV_DEVICE void mma_block(const struct ckv_k_score &p, void *shared) {
-        const struct ckv_k_layer &layer = pointer<const struct ckv_k_layer>(p.layers)[blockIdx.z];
+/* where this block works; its first column is for each pass to say */
+template <int D> CKV_DEVICE struct ckv_mma_place mma_place(const struct ckv_k_score &p) {
         const uint32_t group = p.q_heads / p.kv_heads, each = CKV_K_MMA_HEADS(p.votes, D), parts = (group + each - 1) / each;
         const uint32_t skip = blockIdx.x % parts * each, heads = group - skip < each ? group - skip : each;
         struct ckv_mma_place at;
@@ -277,9 +287,17 @@ template <int D, bool BF16, bool PART> CKV_DEVICE void mma_block(const struct ck
         at.head = blockIdx.y * group + skip;
         at.width = CKV_K_MMA_WIDTH(p.votes);
         at.columns = heads * at.width;
+        at.column = 0;
         at.segment = blockIdx.x / parts;
-        at.first = at.segment * CKV_K_SEGMENT;
+        at.first = p.first + at.segment * CKV_K_SEGMENT;
         at.end = p.rows - at.first < CKV_K_SEGMENT ? p.rows : at.first + CKV_K_SEGMENT;
+        return at;
+}
+
+template <int D, bool BF16, bool PART> CKV_DEVICE void mma_block(const struct ckv_k_score &p, void *shared) {
+        const struct ckv_k_layer &layer = pointer<const struct ckv_k_layer>(p.layers)[blockIdx.z];
+        struct ckv_mma_place at = mma_place<D>(p);
+
         for (at.column = 0; at.column < at.columns; at.column += ckv_mma<D>::COLUMNS)
                 mma_pass<D, BF16, PART>(p, layer, at, static_cast<struct ckv_mma<D> *>(shared));
 }

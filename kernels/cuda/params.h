@@ -14,6 +14,8 @@
  *                     ckv_k_weights             A[h][j] of query heads
  *     the same on tensor cores, where ckv_k_mma_takes() says so:
  *       all layers with an LSE of the caller: ckv_k_mma_weights (given = 1), ckv_k_lse, which checks it: K is read once
+ *       where sums of units will do: ckv_k_mma_lse_part over few rows, for references, ckv_k_mma_sums, ckv_k_lse, ckv_k_sum_units
+ *       (C[u]), ckv_k_select: K is read once
  *       else: ckv_k_mma_lse_part, ckv_k_lse, ckv_k_mma_weights (given = 0)
  *     contrast        the same once more, over the older rows, sums into a room of their own
  *     knorm, vk_ratio ckv_k_norms               S[g][j] of KV heads
@@ -42,6 +44,8 @@ enum {
         CKV_K_DEPTH = 64,               /* dimensions of them */
         CKV_K_QUERIES = 64,             /* query rows beside them */
         CKV_K_DIMS_MOST = 1024,         /* of keys that ckv_k_key_sum takes */
+        CKV_K_UNITS_EACH = 8,           /* units that a warp of ckv_k_sum_units adds up at a time */
+        CKV_K_REFERENCE_ROWS = 64,      /* that references are taken from */
 };
 
 /* Numbers of dtypes are those of enum ckv_dtype: F32 1, F16 2, BF16 3. No kernel reads values of another kind. */
@@ -90,6 +94,34 @@ struct ckv_k_score {
         uint32_t most;                          /* 1: window_reduce = max */
         float scale, softcap;                   /* ckv_ref_scale(); 0: none */
         uint32_t given;                         /* ckv_k_mma_weights: 1: LSEs are those of the layers, and part is written too */
+        uint32_t first;                         /* row at which the first segment begins; else than 0 only for ckv_k_mma_lse_part */
+        uint32_t looks_far;                     /* ckv_k_lse: 1: z outside [1/2, 2^100] is wrong too: m was far from the logits */
+        uint32_t reserved;
+};
+
+/*
+ * ckv_k_mma_sums, ckv_k_sum_units: the scores of units from one pass over K, without T[j] in between.  Between a weight and the
+ * score of a unit all is linear then (ckv_units_will_do()), so what is kept of the pass is a sum for each query and unit:
+ *
+ *     P[column][query] = sum over rows of part * 2^(t - reference)       and part[..][segment] = reference, sum over all rows
+ *
+ * A row's part in a unit says how much of its weight is the unit's, norm = seen and pool = avg included.  A column is a unit
+ * within a segment of rows: unit u in segment s has column u + 3 * s, since a row has parts in three units at most.
+ */
+struct ckv_k_sums {
+        struct ckv_k_score score;               /* part is written, weights are not */
+        uint64_t reference;                     /* float [layer_count][q_heads][votes][2]: part of ckv_k_mma_lse_part over few rows */
+        uint64_t sums;                          /* out of mma_sums: float [layer_count][kv_heads][columns][padded queries] P */
+        uint64_t seen;                          /* as in ckv_k_rows */
+        uint64_t unit_of_row;                   /* uint32_t [rows] */
+        uint64_t first_row, size;               /* uint32_t [units] each */
+        uint64_t bounds;                        /* uint32_t [segments][2]: first and last unit with a column in it */
+        uint64_t out;                           /* out of sum_units: float [layer_count][score_heads][units] C[u] */
+        uint32_t units, columns;                /* columns: ckv_k_columns() */
+        uint32_t domain, half;                  /* rows that are pooled; rows on each side that a row gives a share to */
+        uint32_t score_heads;                   /* ckv_score_heads() */
+        uint32_t divisor;                       /* of sums: votes with norm = mean, times query heads of a group with its mean */
+        uint32_t mean;                          /* 1: and by the size of the unit */
         uint32_t reserved;
 };
 
@@ -211,7 +243,8 @@ struct ckv_k_move {
 CKV_K_SIZE(struct ckv_k_plane, 80);
 CKV_K_SIZE(struct ckv_k_table, 16);
 CKV_K_SIZE(struct ckv_k_layer, 184);
-CKV_K_SIZE(struct ckv_k_score, 152);
+CKV_K_SIZE(struct ckv_k_score, 160);
+CKV_K_SIZE(struct ckv_k_sums, 256);
 CKV_K_SIZE(struct ckv_k_norms, 56);
 CKV_K_SIZE(struct ckv_k_keys, 64);
 CKV_K_SIZE(struct ckv_k_rows, 96);
@@ -238,6 +271,11 @@ static inline uint32_t ckv_k_segments(uint32_t rows) {
 /* ckv_k_runs_most() - runs that a set of @rows rows can have at most */
 static inline uint32_t ckv_k_runs_most(uint32_t rows) {
         return rows / 2 + 1;
+}
+
+/* ckv_k_columns() - columns of partial sums */
+static inline uint32_t ckv_k_columns(uint32_t units, uint32_t segments) {
+        return units + 3 * segments;
 }
 
 /* ckv_k_launch_of() - grid, threads of a block, and bytes of its shared memory */
@@ -324,6 +362,22 @@ static inline struct ckv_k_launch ckv_k_plan_mma_lse_part(const struct ckv_k_sco
 /* ckv_k_plan_mma_weights() - as ckv_k_plan_mma() */
 static inline struct ckv_k_launch ckv_k_plan_mma_weights(const struct ckv_k_score *p) {
         return ckv_k_plan_mma(p);
+}
+
+/* ckv_k_plan_mma_sums() - as ckv_k_plan_mma() */
+static inline struct ckv_k_launch ckv_k_plan_mma_sums(const struct ckv_k_sums *p) {
+        struct ckv_k_launch launch = ckv_k_plan_mma(&p->score);
+        uint32_t d = p->score.head_dim, rows = CKV_K_MMA_ROWS(d);
+
+        /* two tiles; 16 rows of logits of each warp; parts of the rows of two tiles */
+        launch.shared_bytes = 2 * rows * (d + 8) * 2 + 16 * (CKV_K_MMA_COLUMNS(d) + 32) * 4 + 2 * rows * 16;
+        return launch;
+}
+
+/* ckv_k_plan_sum_units() - a warp for each few units of a score head */
+static inline struct ckv_k_launch ckv_k_plan_sum_units(const struct ckv_k_sums *p) {
+        return ckv_k_launch_of(ckv_k_pieces(p->units, CKV_K_THREADS / 32 * CKV_K_UNITS_EACH), p->score_heads, p->score.layer_count,
+                               CKV_K_THREADS, 0);
 }
 
 /* ckv_k_plan_norms() - a warp for each row of a KV head */

@@ -20,6 +20,7 @@
 #include "kernels/cuda/values.cuh"
 
 #define CKV_LOG2E 1.4426950408889634f
+#define CKV_FAR 1.2676506e30f           /* 2^100: sums above it call for another reference */
 
 enum { CKV_PITCH = CKV_K_DEPTH + 1, CKV_EACH = CKV_K_QUERIES / (CKV_K_THREADS / 32) };
 
@@ -147,6 +148,8 @@ extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_lse(const stru
 
                 for (uint32_t s = 0; s < p.segments; s++)
                         join(part[2 * s], part[2 * s + 1], &m, &z);
+                if (p.looks_far && !(z >= 0.5f && z <= CKV_FAR))
+                        atomicMin(pointer<uint32_t>(p.wrong) + blockIdx.z, head);
                 if (sink != CKV_MINUS_INF)
                         join(sink, sink != sink ? sink : 1.0f, &m, &z);
                 lse = m + log2f(z);

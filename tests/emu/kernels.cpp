@@ -7,6 +7,7 @@
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/score.cuh"
 #include "kernels/cuda/select.cuh"
+#include "kernels/cuda/sums.cuh"
 #include "kernels/cuda/units.cuh"
 #include "tests/emu/runtime.h"
 

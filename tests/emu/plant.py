@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # how each build says that it has found something
 WORDS = {"plain": r":F:|emulator: ", "asan": r"AddressSanitizer|runtime error", "tsan": r"ThreadSanitizer"}
 # jobs of each run; ThreadSanitizer's take long, and a race shows in the first
-SEEDS = {(kind, case): 30 for kind in WORDS for case in ("scores", "mma", "moves")} | {
+SEEDS = {(kind, case): 30 for kind in WORDS for case in ("scores", "mma", "sums", "moves")} | {
     ("tsan", "scores"): 40,
     ("tsan", "mma"): 12,
+    ("tsan", "sums"): 4,
     ("tsan", "moves"): 4,
 }
 MAIN = """/* written by tests/emu/plant.py */
