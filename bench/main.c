@@ -103,6 +103,13 @@ static int score(const struct settings *settings, struct bench_pool *pool) {
         return status;
 }
 
+/* One profile of each model */
+static void memory(const struct settings *settings, const struct bench_pool *pool) {
+        for (size_t i = 0; i < bench_case_count; i++)
+                if (bench_cases[i].main && strcmp(bench_cases[i].profile, "default") == 0)
+                        bench_memory(&bench_cases[i], settings->tokens[0], settings->threads, (uint64_t)settings->scratch_kib * KIB, pool);
+}
+
 int main(int argc, char **argv) {
         struct settings settings = {
                 .threads = bench_cpus(), .pool_mib = 640, .score = { .repeats = 9, .job_tokens = 32768 },
@@ -128,7 +135,7 @@ int main(int argc, char **argv) {
         else if (strcmp(what, "linear") == 0)
                 bench_linear(&bench_cases[0], settings.tokens[0], settings.threads, settings.score.repeats, &pool);
         else if (strcmp(what, "memory") == 0)
-                bench_memory(&bench_cases[0], settings.tokens[0], settings.threads, (uint64_t)settings.scratch_kib * KIB, &pool);
+                memory(&settings, &pool);
         else
                 return usage();
         return EXIT_SUCCESS;

@@ -203,8 +203,8 @@ def narrow_table(result: Row) -> Iterator[str]:
 
 
 def memory_table(result: Row) -> Iterator[str]:
-    yield from table(["rows", "--scratch", "extra memory", "of K", "of what is allowed"], [
-        [str(row["tokens"]), mib(row["scratch_bytes"]), mib(row["extra_bytes"]),
+    yield from table(["shape", "rows", "--scratch", "extra memory", "of K", "of what is allowed"], [
+        [name_of(row), str(row["tokens"]), mib(row["scratch_bytes"]), mib(row["extra_bytes"]),
          f"{100 * row['extra_bytes'] / row['k_bytes']:.1f} %",
          f"{100 * row['extra_bytes'] / gates.allowed_bytes(row):.0f} %"] for row in result["memory"]])
 

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 SAME_LAYER = {"Llama-3-8B": "Mistral-7B"}
 KV_HEADS = {"Llama-3-8B": 8, "Qwen2-7B": 4}
 REQUEST_BYTES = 160 << 20  # K and V that requests go through in turn
-SCRATCH_OF_ROW = 16  # bytes of --scratch for each row of the longest sequence: less than 2 % of K, and little
+SMALL_SCRATCH_KIB = 16 << 10  # for long sequences less than 2 % of K
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def measure(plan: Plan) -> Row:
     print("growth with the rows", flush=True)
     common = ("--tokens", plan.longest, "--threads", threads[-1], "--pool", plan.growth_pool_mib)
     result["growth"] = list(lines_of("chunkkv-bench", "linear", "--repeats", plan.growth_repeats, *common))
-    result["memory"] = [row for kib in (0, SCRATCH_OF_ROW * plan.longest >> 10)
+    result["memory"] = [row for kib in (0, SMALL_SCRATCH_KIB)
                         for row in lines_of("chunkkv-bench", "memory", "--scratch", kib, *common)]
     result["picked_within"] = picked_within(rows)
     result["rows"] = rows + same_layers(rows)
@@ -226,7 +226,7 @@ def measure(plan: Plan) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description="the CPU device beside what bounds it")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_const", const="quick", dest="size", help="two minutes")
+    size.add_argument("--quick", action="store_const", const="quick", dest="size", help="a minute")
     size.add_argument("--tiny", action="store_const", const="tiny", dest="size", help="seconds; figures mean nothing")
     size.add_argument("--beside", action="store_true", help="moves and bare round trips again, into what --out holds")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json")

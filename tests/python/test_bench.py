@@ -40,12 +40,16 @@ def length(tokens: int, over: float | None, low: float | None = None, high: floa
             "over_high": high or over, "spread": 0.0, "kept": 5, "dropped": 1}
 
 
+def held(extra: int, scratch: int, model: str = "Llama-3-8B") -> dict[str, Any]:
+    return {"model": model, "what": "profile default", "tokens": 2048, "extra_bytes": extra, "k_bytes": 100000,
+            "scratch_bytes": scratch}
+
+
 def result(**other: Any) -> dict[str, Any]:
     rows = [row(path, tokens) for path in ("avx2", "avx512", "amx") for tokens in (2048, 8192)]
     machine = {"cpu": "CPU", "cpus": 2, "caches": {"L2": "1M"}, "memory_gib": 1, "kernel": "6", "date": "2026-01-01"}
     growth = [length(1024, None), length(2048, 1.0)]
-    memory = [{"tokens": 2048, "extra_bytes": 1000, "k_bytes": 100000, "scratch_bytes": scratch}
-              for scratch in (500, 4000)]
+    memory = [held(1000, 500), held(1000, 4000)]
     return {"machine": machine, "size": "full", "cpu_time": False, "peaks": [], "rows": rows,
             "growth": growth, "memory": memory, "compact": {"ratio_20k": 0.7, "ratio_2k5": 0.6},
             "rpc": {"p50_us": 1, "floor_p50_us": 1, "ratio": 1.2},
@@ -67,10 +71,10 @@ def test_all_gates_hit() -> None:
     ({"rpc": {"ratio": 1.51}}, "request overhead over bare round trips, p50"),
     ({"growth": [length(1024, None), length(2048, 1.16)]}, "time of a row, up to 2048 rows over 1024"),
     ({"growth": [length(512, None), length(1024, 1.16), length(2048, 1.0)]}, "time of a row, up to 2048 rows over 512"),
-    ({"memory": [{"extra_bytes": 2001, "k_bytes": 100000, "scratch_bytes": 1000}]},
-     "extra memory over the larger of 2 % of K and --scratch"),
-    ({"memory": [{"extra_bytes": 4001, "k_bytes": 100000, "scratch_bytes": 4000}]},
-     "extra memory over the larger of 2 % of K and --scratch"),
+    ({"memory": [held(2001, 1000)]}, "extra memory over the larger of 2 % of K and --scratch, Llama-3-8B"),
+    ({"memory": [held(4001, 4000)]}, "extra memory over the larger of 2 % of K and --scratch, Llama-3-8B"),
+    ({"memory": [held(2000, 1000), held(2001, 1000, "Qwen2-7B"), held(4000, 4000, "Qwen2-7B")]},
+     "extra memory over the larger of 2 % of K and --scratch, Qwen2-7B"),
     ({"rows": [row("avx2", 8192, peak_ratio=0.59)]}, "avx2, of its own peak, 2 threads"),
     ({"rows": [row("avx512", 8192, peak_ratio=0.59)]}, "avx512, of its own peak, 2 threads"),
     ({"rows": [row("amx", 8192), row("avx512", 8192, peak_ratio=0.49)]}, "avx512, of its own peak, 2 threads"),
@@ -258,7 +262,7 @@ def test_all_of_it_runs(tmp_path: Path) -> None:
     assert {"compact", "rpc", "picked_within", "growth", "memory", "peaks"} <= found.keys()
     assert [one["layers"] for one in found["growth"]] == [8, 4, 2, 1]
     assert all(one["kept"] + one["dropped"] > 0 for one in found["growth"])
-    assert len({one["scratch_bytes"] for one in found["memory"]}) == 2
+    assert len({(one["model"], one["scratch_bytes"]) for one in found["memory"]}) == 4
     assert all(one["extra_bytes"] > 0 for one in found["memory"])
     # without queries K is read as fast as memory gives it: all of the pool in one job
     assert {one["layers"] for one in found["rows"] if one["what"] in ("knorm", "keydiff", "raw_qk")} == {16}
