@@ -4,7 +4,7 @@ kernels_SOURCES := kernels/policy.c kernels/policy_rules.c kernels/budget.c kern
         kernels/reference_move.c
 
 # Between the event loop and a device's thread, whatever the device.
-kernels_SOURCES += kernels/bell.c kernels/turns.c kernels/job_queue.c
+kernels_SOURCES += kernels/bell.c kernels/turns.c kernels/job_queue.c kernels/planner.c kernels/together.c
 
 # The CPU device. Each instruction set has its own file and its own flags; one of them is chosen when the device opens.
 kernels_SOURCES += kernels/cpu_backend.c kernels/cpu_machine.c kernels/cpu_nodes.c kernels/cpu_scratch.c kernels/cpu_pool.c kernels/cpu_plan.c kernels/cpu_score.c kernels/cpu_attention.c kernels/cpu_attention_work.c kernels/cpu_window_work.c kernels/cpu_scheme.c kernels/cpu_parts.c kernels/cpu_keys.c kernels/cpu_drop.c \
@@ -43,5 +43,5 @@ kernels_SOURCES += kernels/cuda_api.c kernels/cuda_image.c
 kernels_SOURCES += kernels/cuda_memory.c
 include kernels/cuda/images.mk
 kernels_SOURCES += kernels/cuda_backend.c kernels/cuda_device.c kernels/cuda_stream.c kernels/cuda_shape.c kernels/cuda_layers.c \
-        kernels/cuda_score.c kernels/cuda_launches.c kernels/cuda_scheme.c kernels/cuda_select.c kernels/cuda_together.c kernels/cuda_plan.c kernels/cuda_load.c \
+        kernels/cuda_score.c kernels/cuda_launches.c kernels/cuda_scheme.c kernels/cuda_select.c kernels/cuda_plan.c kernels/cuda_load.c \
         kernels/cuda_move.c
