@@ -48,7 +48,7 @@ struct ckv_cpu_pick {
         uint32_t queries_first, queries_last;   /* of a KV head: group x window. No queries: with the most of other types */
 };
 
-enum { CKV_CPU_PICKS_MOST = 18 };
+enum { CKV_CPU_PICKS_MOST = 36 };
 
 struct ckv_backend_info {
         char name[64];          /* "AMD EPYC 9B45, avx512, 2 threads": for people */

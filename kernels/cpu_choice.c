@@ -5,9 +5,7 @@
  *
  * Every path must first be right: one that is wrong in any class is never used
  * again, whatever its time.  Then all paths take turns at all trials
- * (cpu_contest.c), and the best time of each counts.  Rows that are not bfloat16
- * are tried at 128 dimensions alone: there, paths differ in the width of their
- * vectors, which matters the same for all.
+ * (cpu_contest.c), and the best time of each counts.
  *
  * Paths that are as good as equally fast are not told apart by chance: the later
  * one in the table has the place, so that the next start picks it again.
@@ -36,14 +34,15 @@ enum {
 static const struct {
         enum ckv_dtype keys;
         bool exact;                     /* queries are of the same type */
-        uint32_t widths;                /* that have trials of their own */
 } classes[CLASSES] = {
-        { CKV_DTYPE_BF16, true, WIDTHS }, { CKV_DTYPE_BF16, false, 1 }, { CKV_DTYPE_F16, false, 1 }, { CKV_DTYPE_F32, false, 1 },
+        { CKV_DTYPE_BF16, true }, { CKV_DTYPE_BF16, false }, { CKV_DTYPE_F16, false }, { CKV_DTYPE_F32, false },
 };
 
 /* Where dimensions and queries are tried, and up to where that counts */
-static const struct { uint32_t tried, most; } widths[WIDTHS] = { { 128, 160 }, { 64, 80 }, { 256, UINT32_MAX } };
+static const struct { uint32_t tried, most; } widths[WIDTHS] = { { 64, 80 }, { 128, 160 }, { 256, UINT32_MAX } };
 static const struct { uint32_t tried, most; } buckets[BUCKETS] = { { 16, 24 }, { 64, 96 }, { 128, UINT32_MAX } };
+
+static_assert((int)CELLS == (int)CKV_CPU_PICKS_MOST, "each cell has a pick");
 
 struct cell {
         uint8_t order[PATHS_MAX];       /* indices of paths, best first */
@@ -68,7 +67,7 @@ static uint32_t class_of(enum ckv_dtype keys, enum ckv_dtype queries, uint32_t q
 }
 
 static uint32_t width_of(uint32_t dims) {
-        return dims <= widths[1].most ? 1 : dims <= widths[0].most ? 0 : 2;
+        return dims <= widths[0].most ? 0 : dims <= widths[1].most ? 1 : 2;
 }
 
 static uint32_t bucket_of(uint32_t query_count) {
@@ -137,7 +136,7 @@ static int check_paths(struct ckv_cpu_choice *choice) {
         int r = 0;
 
         for (uint32_t class = 0; r == 0 && windows(choice) > 0 && class < CLASSES; class++)
-                for (uint32_t width = 0; r == 0 && width < classes[class].widths; width++)
+                for (uint32_t width = 0; r == 0 && width < WIDTHS; width++)
                         r = check_class(choice, class, width);
         return r;
 }
@@ -175,14 +174,11 @@ static int measure_all(struct ckv_cpu_choice *choice, struct ckv_cpu_contest con
 
         for (size_t i = 0; i < choice->count; i++)
                 kernels[i] = choice->usable[i] ? choice->paths[i].window : NULL;
-        for (uint32_t class = 0; class < CLASSES; class++)
-                for (uint32_t n = 0; n < classes[class].widths * BUCKETS; n++) {
-                        struct ckv_cpu_contest *contest = &contests[cell_number(class, n / BUCKETS, n % BUCKETS)];
-
-                        contest->trial = trial_new(class, n / BUCKETS, n % BUCKETS, false);
-                        if (!contest->trial)
-                                r = ckv_error_origin(-ENOMEM);
-                }
+        for (uint32_t n = 0; n < CELLS; n++) {
+                contests[n].trial = trial_new(n / (WIDTHS * BUCKETS), n / BUCKETS % WIDTHS, n % BUCKETS, false);
+                if (!contests[n].trial)
+                        r = ckv_error_origin(-ENOMEM);
+        }
         if (r == 0)
                 r = ckv_error_trace(ckv__cpu_contests_run(contests, CELLS, kernels, choice->count, choice->wrong));
         for (uint32_t n = 0; n < CELLS; n++)
@@ -199,12 +195,8 @@ static int measure(struct ckv_cpu_choice *choice) {
         if (windows(choice) > 0)
                 r = measure_all(choice, contests);
         /* only now is it known who is wrong */
-        for (uint32_t n = 0; r == 0 && n < CELLS; n++) {
-                uint32_t class = n / (WIDTHS * BUCKETS), width = n / BUCKETS % WIDTHS;
-
-                width = width < classes[class].widths ? width : 0;
-                choice->cells[n] = cell_of(choice, &contests[cell_number(class, width, n % BUCKETS)]);
-        }
+        for (uint32_t n = 0; r == 0 && n < CELLS; n++)
+                choice->cells[n] = cell_of(choice, &contests[n]);
         return r;
 }
 
@@ -275,32 +267,19 @@ bool ckv__cpu_choice_is_wrong(const struct ckv_cpu_choice *choice, size_t path) 
         return choice->wrong[path];
 }
 
-/* width and bucket in ascending order */
 static struct ckv_cpu_pick pick_of(const struct ckv_cpu_choice *choice, uint32_t class, uint32_t width, uint32_t bucket) {
-        static const uint32_t ascending[WIDTHS] = { 1, 0, 2 };
         enum ckv_dtype keys = classes[class].keys, queries = classes[class].exact ? keys : CKV_DTYPE_NONE;
-        uint32_t tried = classes[class].widths == 1 ? 0 : ascending[width];
-        struct ckv_cpu_pick pick = {
-                .keys = keys, .queries = queries, .dims_first = 1, .dims_last = UINT32_MAX, .queries_first = 1,
-                .queries_last = buckets[bucket].most,
-        };
 
-        if (classes[class].widths > 1) {
-                pick.dims_first = width > 0 ? widths[ascending[width - 1]].most + 1 : 1;
-                pick.dims_last = widths[tried].most;
-        }
-        if (bucket > 0)
-                pick.queries_first = buckets[bucket - 1].most + 1;
-        pick.path = ckv__cpu_choice_path(choice, keys, queries ? queries : CKV_DTYPE_F32, widths[tried].tried, buckets[bucket].tried)->name;
-        return pick;
+        return (struct ckv_cpu_pick){
+                .path = ckv__cpu_choice_path(choice, keys, queries ? queries : CKV_DTYPE_F32, widths[width].tried, buckets[bucket].tried)->name,
+                .keys = keys, .queries = queries,
+                .dims_first = width > 0 ? widths[width - 1].most + 1 : 1, .dims_last = widths[width].most,
+                .queries_first = bucket > 0 ? buckets[bucket - 1].most + 1 : 1, .queries_last = buckets[bucket].most,
+        };
 }
 
 size_t ckv__cpu_choice_picks(const struct ckv_cpu_choice *choice, struct ckv_cpu_pick ret_picks[CKV_CPU_PICKS_MOST]) {
-        size_t count = 0;
-
-        for (uint32_t class = 0; class < CLASSES; class++)
-                for (uint32_t width = 0; width < classes[class].widths; width++)
-                        for (uint32_t bucket = 0; bucket < BUCKETS; bucket++)
-                                ret_picks[count++] = pick_of(choice, class, width, bucket);
-        return count;
+        for (uint32_t n = 0; n < CELLS; n++)
+                ret_picks[n] = pick_of(choice, n / (WIDTHS * BUCKETS), n / BUCKETS % WIDTHS, n % BUCKETS);
+        return CELLS;
 }

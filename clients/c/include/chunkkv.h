@@ -308,7 +308,7 @@ CHUNKKV_API int chunkkv_budgets(struct chunkkv_client *client, uint32_t timeout_
                                 struct chunkkv_budget ret_budgets[CHUNKKV_BUDGETS_MAX], size_t *ret_count,
                                 struct chunkkv_error *ret_error);
 
-#define CHUNKKV_CODE_PATHS_MAX 32
+#define CHUNKKV_CODE_PATHS_MAX 64
 
 /* Which code of a daemon on a CPU scores a range of shapes. Both ends of a range belong to it; UINT32_MAX as the last: no end. */
 struct chunkkv_code_path {
