@@ -23,7 +23,10 @@ def connect(place: Place, endpoint: str | PathLike[str] | None) -> Client:
         RegionError: it serves another device.
     """
     if is_named(endpoint):
-        client = _open(endpoint, place)
+        try:
+            client = Client(endpoint, name=NAME)
+        except DaemonUnavailable as error:
+            raise DaemonUnavailable(f"{error.detail}; {_way_out(place)}", radius=error.radius) from error
         try:
             check_serves(client, place)
         except BaseException:
@@ -33,7 +36,7 @@ def connect(place: Place, endpoint: str | PathLike[str] | None) -> Client:
     found: list[str] = []
     for prefix in place.prefixes():
         try:
-            client = _open(prefix, place)
+            client = Client(prefix, name=NAME)
         except DaemonUnavailable as error:
             found.append(error.detail)
             continue
@@ -50,13 +53,6 @@ def check_serves(client: Client, place: Place) -> None:
     if client.session.device_uuid != place.uuid:
         raise RegionError(f"the model is on {place}, but the daemon at {client.endpoint.prefix} serves "
                           f"{_served(client.session)}; {_way_out(place)}", code=Code.DEVICE_MISMATCH)
-
-
-def _open(endpoint: str | PathLike[str] | None, place: Place) -> Client:
-    try:
-        return Client(endpoint, name=NAME)
-    except DaemonUnavailable as error:
-        raise DaemonUnavailable(f"{error.detail}; {_way_out(place)}", radius=error.radius) from error
 
 
 def _way_out(place: Place) -> str:
