@@ -349,6 +349,13 @@ chunkkvd-standin_LIBS := $(chunkkvd_LIBS)
 chunkkvd-standin_LDLIBS := $(chunkkvd_LDLIBS)
 $(O)/chunkkvd-standin: | $(O)/chunkkv-gate $(O)/fake/libcuda.so.1
 
+# the C client beside a daemon whose device fails
+TESTS += test_cuda_client
+test_cuda_client_SOURCES := tests/test_cuda_client.c tests/support_fake.c tests/support_files.c
+test_cuda_client_LIBS := kernels $(chunkkv_LIBS) base
+test_cuda_client_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
+$(O)/test_cuda_client: | $(O)/chunkkvd-standin
+
 # device memory of other processes
 TESTS += test_cuda_memory
 test_cuda_memory_SOURCES := tests/test_cuda_memory.c tests/support_fake.c
