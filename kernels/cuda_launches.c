@@ -104,6 +104,15 @@ static bool launch_keys(struct ckv_cuda_score *score, struct ckv_cuda_device *de
         return CKV__CUDA_LAUNCH(device, key_sum, &p) && CKV__CUDA_LAUNCH(device, keydiff, &p);
 }
 
+/* pool = leak: S1's end and S2 take place here, so ckv_k_rows finds nothing more to do before S3 */
+static bool launch_leak(const struct ckv_cuda_score *score, struct ckv_cuda_device *device, struct ckv_k_rows *rows) {
+        struct ckv_k_leak p = { .rows = *rows, .begins = score->begins ? score->tables[TABLE_BEGINS].at : 0 };
+
+        rows->pool = CKV_POOL_NONE;
+        rows->seen = rows->older = rows->divisor = rows->mute = 0;
+        return CKV__CUDA_LAUNCH(device, leak, &p);
+}
+
 /* S2, S3 and S4 of what the scorer left in ROOM_INPUT */
 static bool launch_units(struct ckv_cuda_score *score, struct ckv_cuda_device *device) {
         const struct ckv_job_group *group = score->group;
@@ -129,6 +138,8 @@ static bool launch_units(struct ckv_cuda_score *score, struct ckv_cuda_device *d
 
         if (weighs && !launch_norms(score, device, policy->value_weight == CKV_WEIGHT_L1 ? CKV_K_NORM_L1 : CKV_K_NORM_L2,
                                     score->at[ROOM_NORMS]))
+                return false;
+        if (policy->pool == CKV_POOL_LEAK && !launch_leak(score, device, &rows))
                 return false;
         return CKV__CUDA_LAUNCH(device, rows, &rows) && CKV__CUDA_LAUNCH(device, units, &units);
 }

@@ -11,7 +11,7 @@
 /* Tables of the group in the scratch. */
 enum ckv__cuda_score_table {
         TABLE_ENTRIES, TABLE_VISIBLE, TABLE_SEEN, TABLE_UNIT_OF_ROW, TABLE_FIRST_ROW, TABLE_SIZE, TABLE_PROTECT, TABLE_BOUNDS,
-        _TABLES,
+        TABLE_BEGINS, _TABLES,
 };
 
 /* What a batch has in the scratch; the first ones are of kernels/cuda_layers.h. */
@@ -32,6 +32,7 @@ struct ckv_cuda_score {
         bool mean;                      /* norm means something */
         uint32_t votes, vote_first;
         uint32_t older, older_first;    /* query rows whose mean is subtracted (contrast); 0: none are */
+        uint8_t *begins;                /* [L + 1] pool = leak: does a chunk of the caller's begin here? NULL: there are none */
         uint32_t *visible, *seen;       /* [votes + older][2], [L + 1]; NULL where they mean nothing */
 
         struct {

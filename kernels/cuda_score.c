@@ -40,6 +40,7 @@ struct ckv_cuda_score *ckv__cuda_score_free(struct ckv_cuda_score *score) {
         free(score->visible);
         free(score->seen);
         free(score->bounds);
+        free(score->begins);
         free_room(score);
         free(score);
         return NULL;
@@ -85,6 +86,21 @@ static bool init_queries(struct ckv_cuda_score *score) {
         return score->seen != NULL;
 }
 
+/* Where chunks of the caller's begin, up to which scores leak more. Return: false if out of memory. */
+static bool init_begins(struct ckv_cuda_score *score) {
+        const struct ckv_selection *selection = &score->group->selection;
+        uint32_t at = 0;
+
+        if (score->group->policy.pool != CKV_POOL_LEAK || !selection->chunk_lengths)
+                return true;
+        score->begins = calloc((size_t)selection->rows + 1, sizeof(*score->begins));
+        for (size_t i = 0; score->begins && i < selection->chunk_length_count; i++) {
+                at += selection->chunk_lengths[i];
+                score->begins[CKV_MIN(at, selection->rows)] = 1;
+        }
+        return score->begins != NULL;
+}
+
 static void init_tables(struct ckv_cuda_score *score) {
         const struct ckv_job_group *group = score->group;
         uint64_t rows = group->selection.rows, word = sizeof(uint32_t), units = score->units->count;
@@ -105,6 +121,8 @@ static void init_tables(struct ckv_cuda_score *score) {
         score->tables[TABLE_PROTECT].bytes = score->selects ? rows : 0;
         score->tables[TABLE_BOUNDS].from = score->bounds;
         score->tables[TABLE_BOUNDS].bytes = score->bounds ? ckv_k_segments((uint32_t)rows) * 2 * word : 0;
+        score->tables[TABLE_BEGINS].from = score->begins;
+        score->tables[TABLE_BEGINS].bytes = score->begins ? rows + 1 : 0;
 }
 
 static void init_rooms(struct ckv_cuda_score *score) {
@@ -173,7 +191,7 @@ struct ckv_cuda_score *ckv__cuda_score_new(const struct ckv_job *job, const stru
         score->rows_down = (!score->selects && ckv_scores_need_rows(group)) || (group->scores.out && group->scores.by_row) ||
                            group->kept_mass;
         score->keys = ckv_ref_scores_kv_heads(&group->policy);
-        if (!score->keys && !init_queries(score))
+        if (!score->keys && (!init_queries(score) || !init_begins(score)))
                 return ckv__cuda_score_free(score);
         init_rooms(score);
         if (!init_sums(score))

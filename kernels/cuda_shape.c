@@ -44,11 +44,7 @@ static bool reads_values(const struct ckv_policy *policy) {
 static bool cannot_score(const struct ckv_job_group *group, enum ckv_policy_field *ret_field) {
         const struct ckv_policy *policy = &group->policy;
 
-        *ret_field = CKV_FIELD_NONE;
-        if (policy->scorer == CKV_SCORER_DROP || policy->scorer == CKV_SCORER_LAGKV)
-                *ret_field = CKV_FIELD_SCORER;
-        else if (policy->pool == CKV_POOL_LEAK)
-                *ret_field = CKV_FIELD_POOL;
+        *ret_field = policy->scorer == CKV_SCORER_DROP || policy->scorer == CKV_SCORER_LAGKV ? CKV_FIELD_SCORER : CKV_FIELD_NONE;
         if (*ret_field != CKV_FIELD_NONE)
                 return true;
         for (uint32_t l = 0; l < group->layer_count; l++)

@@ -18,8 +18,7 @@
  * @ret_field: written only if not: what of its policy; CKV_FIELD_NONE: how its planes lie, or of what type they are
  *
  * Looks at policies and planes, and at the budget of a group that would be refused: what is kept without scores needs no kernel.
- * Not computed are scorers drop and lagkv, pool leak, values of 8 bits, and elements that do not lie on multiples of
- * their size.
+ * Not computed are scorers drop and lagkv, values of 8 bits, and elements that do not lie on multiples of their size.
  */
 bool ckv_cuda_takes(const struct ckv_job *job, uint32_t *ret_group, enum ckv_policy_field *ret_field);
 

@@ -58,7 +58,7 @@ static struct ckv_policy random_asked(struct dice *dice) {
                 uint32_t profile = dice_roll(dice, 7), scorer = dice_roll(dice, 8);
 
                 asked = (struct ckv_policy){
-                        .window = 1 + dice_roll(dice, 9), .chunk = 1 + dice_roll(dice, 12), .pool = dice_roll(dice, 4),
+                        .window = 1 + dice_roll(dice, 9), .chunk = 1 + dice_roll(dice, 12), .pool = dice_roll(dice, 5),
                         .pool_size = 1 + 2 * dice_roll(dice, 4), .given = CKV_GIVEN_MIN_TOKENS,
                 };
                 if (profile == 0) {
@@ -74,6 +74,7 @@ static struct ckv_policy random_asked(struct dice *dice) {
                         /* the contrast begins at row 32 of the queries, which are those of the window */
                         asked.profile = CKV_PROFILE_VOTE;
                         asked.window = dice_roll(dice, 4) > 0 ? 33 + dice_roll(dice, 30) : 0;
+                        asked.pool = dice_roll(dice, 2) ? CKV_POOL_LEAK : 0;
                         asked.layers = dice_roll(dice, 3);
                         asked.layer_reduce = dice_roll(dice, 2);
                         asked.reuse = dice_roll(dice, 3);

@@ -40,7 +40,7 @@ static bool can_score(const struct ckv_job_group *group) {
         for (uint32_t l = 0; l < group->layer_count; l++)
                 if (!can_read(&group->layers[l].k) || !can_read(&group->layers[l].v))
                         return false;
-        return p->pool != CKV_POOL_LEAK && p->scorer != CKV_SCORER_DROP && p->scorer != CKV_SCORER_LAGKV;
+        return p->scorer != CKV_SCORER_DROP && p->scorer != CKV_SCORER_LAGKV;
 }
 
 /* With tensor: launch the kernels on tensor cores where they can be. taken: how many times. */
@@ -164,6 +164,18 @@ static float *score_keys(const struct ckv_job_group *group, const struct ckv_k_l
         return out;
 }
 
+/* @begins: [rows + 1] 1 where a chunk of the caller's begins. Return: its address; 0: there are none */
+static uint64_t begins_of(const struct ckv_selection *selection, uint8_t *begins) {
+        uint32_t at = 0;
+
+        memset(begins, 0, (size_t)selection->rows + 1);
+        for (size_t i = 0; selection->chunk_lengths && i < selection->chunk_length_count; i++) {
+                at += selection->chunk_lengths[i];
+                begins[at] = 1;
+        }
+        return selection->chunk_lengths ? AT(begins) : 0;
+}
+
 /* T[j]: [layers][score heads][rows] */
 static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
@@ -171,6 +183,7 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
         uint32_t rows = group->selection.rows, n = group->layer_count;
         struct ckv_k_layer *layers = calloc(n, sizeof(*layers));
         uint32_t *seen = emu_room(((size_t)rows + 1) * sizeof(*seen));
+        uint8_t *begins = emu_room((size_t)rows + 1);
         float *norms = emu_room((size_t)n * group->kv_heads * rows * sizeof(*norms)), *in, *older = NULL;
         float *out = emu_room((size_t)n * ckv_score_heads(group) * rows * sizeof(*out));
         struct ckv_query_rows part = ckv_ref_query_rows(job, group);
@@ -208,9 +221,17 @@ static float *score_rows(const struct ckv_job *job, const struct ckv_job_group *
                 p.older = AT(older);
                 contrasted++;
         }
+        if (policy->pool == CKV_POOL_LEAK) {
+                struct ckv_k_leak leak = { .rows = p, .begins = begins_of(&group->selection, begins) };
+
+                LAUNCH(leak, &leak);
+                p.pool = CKV_POOL_NONE;
+                p.seen = p.older = p.divisor = p.mute = 0;
+        }
         LAUNCH(rows, &p);
         free(in);
         free(older);
+        free(begins);
         free(norms);
         free(seen);
         free(layers);
@@ -310,6 +331,23 @@ static const struct ckv_policy with_contrast = {
         .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE,
 };
 
+static const struct ckv_policy with_leak = {
+        .window = 8, .chunk = 5, .norm = CKV_NORM_SEEN, .mute = 3, .pool = CKV_POOL_LEAK,
+        .contrast_first = 4, .contrast_end = 8,
+        .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END | CKV_GIVEN_MUTE,
+};
+
+/* chunks of the caller's, in whole jobs of one group */
+static void give_lengths(struct ckv_selection *selection) {
+        uint32_t *lengths = emu_room(selection->rows * sizeof(*lengths)), left = selection->rows;
+
+        selection->chunk_lengths = lengths;
+        for (size_t i = 0; left > 0; left -= lengths[i++]) {
+                lengths[i] = CKV_MIN(left, (uint32_t)(1 + i * 7 % 23));
+                selection->chunk_length_count++;
+        }
+}
+
 START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
         uint32_t compared = 0;
 
@@ -318,13 +356,15 @@ START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
                 struct random_shape shape = { .layers = 1 + seed % 2, .kv_heads = 2, .dtype = CKV_DTYPE_F32 + seed % 3 };
                 struct random_job *random;
 
-                if (seed % 10 == 3) {
-                        shape.asked = &with_contrast;
-                        shape.rows = 90;
+                if (seed % 5 == 3) {
+                        shape.asked = seed % 10 == 3 ? &with_contrast : &with_leak;
+                        shape.rows = seed % 10 == 3 ? 90 : 290;
                         shape.contiguous = true;
                         shape.keep_ratio = 300000;
                 }
                 random = random_job_new(seed, &shape);
+                if (seed % 20 == 8)
+                        give_lengths(&random->job->groups[0].selection);
                 for (uint32_t i = 0; i < random->job->group_count && random->job->groups[i].selection.rows <= 300; i++)
                         compared += check_group(seed, random->job, &random->job->groups[i]);
                 random_job_free(random);

@@ -3,6 +3,7 @@
  * The code is in the headers, which the emulator of tests/emu compiles as well.
  */
 #include "kernels/cuda/keys.cuh"
+#include "kernels/cuda/leak.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/score.cuh"

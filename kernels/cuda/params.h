@@ -20,13 +20,14 @@
  *     contrast        the same once more, over the older rows, sums into a room of their own
  *     knorm, vk_ratio ckv_k_norms               S[g][j] of KV heads
  *     keydiff         ckv_k_key_sum, ckv_k_keydiff
+ *     pool = leak     ckv_k_leak                A'[h][j], norm, contrast and mute included, in place of A[h][j]
  *     all             ckv_k_norms (value_weight), ckv_k_rows (T[j]), ckv_k_units (C[u]), ckv_k_select
  *
  * and, once the host has read the kept runs and committed, ckv_k_move for each
- * step, or ckv_k_move_pass.  What is in no list above (drop, lagkv, pool leak,
- * selector chunk_eg, layers put together) is not computed on the device;
- * selections that ckv_k_select does not know are made on the host by
- * ckv_select() from C[u] and T[j], copied back.
+ * step, or ckv_k_move_pass.  What is in no list above (drop, lagkv, selector
+ * chunk_eg, layers put together) is not computed on the device; selections that
+ * ckv_k_select does not know are made on the host by ckv_select() from C[u] and
+ * T[j], copied back.
  *
  * Sums over rows are cut at multiples of CKV_K_SEGMENT rows whatever the grid
  * is, so how work is split changes no bit of a result (R30).
@@ -165,6 +166,12 @@ struct ckv_k_rows {
         uint32_t reserved;
 };
 
+/* ckv_k_leak: S1's norm, contrast and mute, and S2 with pool = leak, in place. */
+struct ckv_k_leak {
+        struct ckv_k_rows rows;                 /* in is written; what comes after S2 is not read */
+        uint64_t begins;                        /* uint8_t [rows + 1]: does a chunk of the caller's begin at this row? 0: there are none */
+};
+
 /* ckv_k_units: S4. Units are those of ckv_units_init(). */
 struct ckv_k_units {
         uint64_t rows_in;                       /* float [sets][rows] T[j]; sets = scored layers * score_heads */
@@ -248,6 +255,7 @@ CKV_K_SIZE(struct ckv_k_sums, 256);
 CKV_K_SIZE(struct ckv_k_norms, 56);
 CKV_K_SIZE(struct ckv_k_keys, 64);
 CKV_K_SIZE(struct ckv_k_rows, 96);
+CKV_K_SIZE(struct ckv_k_leak, 104);
 CKV_K_SIZE(struct ckv_k_units, 56);
 CKV_K_SIZE(struct ckv_k_select, 128);
 CKV_K_SIZE(struct ckv_k_column, 72);
@@ -398,6 +406,12 @@ static inline struct ckv_k_launch ckv_k_plan_keydiff(const struct ckv_k_keys *p)
 /* ckv_k_plan_rows() - a thread for each row and score head */
 static inline struct ckv_k_launch ckv_k_plan_rows(const struct ckv_k_rows *p) {
         return ckv_k_launch_of(ckv_k_pieces(p->rows, CKV_K_THREADS), p->score_heads, p->layer_count, CKV_K_THREADS, 0);
+}
+
+/* ckv_k_plan_leak() - a block for each head; shared: what goes from thread to thread, binary64 */
+static inline struct ckv_k_launch ckv_k_plan_leak(const struct ckv_k_leak *p) {
+        return ckv_k_launch_of(p->rows.rows > 0 ? p->rows.heads_in : 0, p->rows.layer_count, 1, CKV_K_THREADS,
+                               2 * CKV_K_THREADS * 8);
 }
 
 /* ckv_k_plan_units() - a thread for each unit and set */

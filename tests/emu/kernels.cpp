@@ -3,6 +3,7 @@
  * the build has; the scheduler it runs on is not.
  */
 #include "kernels/cuda/keys.cuh"
+#include "kernels/cuda/leak.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/move.cuh"
 #include "kernels/cuda/score.cuh"

@@ -49,7 +49,7 @@ class DeviceBench(Bench):
 def computed_on_device(problem: Problem) -> bool:
     """What the GPU does not compute is refused (kernels/cuda_shape.h)."""
     p = problem.params
-    return p.scorer not in ("lagkv", "drop") and p.pool != "leak"
+    return p.scorer not in ("lagkv", "drop")
 
 
 def test_random_problems(gpu_client: chunkkv.Client) -> None:
