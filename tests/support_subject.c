@@ -93,3 +93,44 @@ void subject_compare_moves(const struct subject *subject, struct ckv_backend *ba
         for (uint32_t i = 0; i < reference->job->group_count; i++)
                 ck_assert_uint_eq(reference->job->groups[i].bytes_moved, fast->job->groups[i].bytes_moved);
 }
+
+/* Return: false: the backend does not take it, and said so. */
+static bool run_taken(const struct subject *subject, struct ckv_backend *backend, struct ckv_job *job) {
+        enum ckv_policy_field field;
+        uint32_t group;
+        bool taken = !subject->ops->takes || subject->ops->takes(job, &group, &field);
+
+        subject_run(subject, backend, job, CKV_STAGE_PLAN);
+        if (taken)
+                return true;
+        ck_assert_int_eq(job->outcome, CKV_JOB_NOT_ON_DEVICE);
+        ck_assert_uint_eq(job->fail_group, group);
+        ck_assert_int_eq(job->fail_field, field);
+        return false;
+}
+
+void subject_run_random(const struct subject *subject, struct ckv_backend *backend, uint64_t seed, const struct random_shape *shape,
+                        struct tally *tally) {
+        struct random_job *reference = random_job_new(seed, shape), *fast = random_job_new(seed, shape);
+
+        if (!run_taken(subject, backend, fast->job)) {
+                tally->left_out++;
+        } else {
+                ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
+                tally->within += subject_compare_plans(subject, seed, reference->job, fast->job);
+                tally->planned++;
+                for (uint32_t i = 0; i < fast->job->group_count; i++) {
+                        struct ckv_query_rows part = ckv_ref_query_rows(fast->job, &fast->job->groups[i]);
+
+                        tally->contrasted += part.contrast_end > part.contrast_first;
+                }
+                if (reference->job->outcome == CKV_JOB_OK) {
+                        subject_compare_moves(subject, backend, seed, reference, fast);
+                        for (uint32_t i = 0; i < reference->job->group_count; i++)
+                                tally->moved += reference->job->groups[i].bytes_moved > 0;
+                } else
+                        tally->failed++;
+        }
+        (void)random_job_free(reference);
+        (void)random_job_free(fast);
+}

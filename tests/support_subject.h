@@ -40,4 +40,16 @@ uint32_t subject_compare_plans(const struct subject *subject, uint64_t seed, con
 void subject_compare_moves(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
                            struct random_job *reference, struct random_job *fast);
 
+/* What became of random jobs. */
+struct tally {
+        uint32_t planned, moved, failed, within;        /* jobs, groups, jobs, kept sets inside the band */
+        uint32_t contrasted;            /* groups whose scores have contrast */
+        uint32_t left_out;              /* jobs that the backend does not take */
+};
+
+/* subject_run_random() - one random job through the backend and through the reference; asserts that they come out the same, and
+ * that one which the backend does not take is refused as takes() says */
+void subject_run_random(const struct subject *subject, struct ckv_backend *backend, uint64_t seed, const struct random_shape *shape,
+                        struct tally *tally);
+
 #endif

@@ -7,7 +7,6 @@
  * every allocation, and bytes_moved.  A failure names the number of the job.
  */
 #include "base/macros.h"
-#include "kernels/reference.h"
 #include "tests/support_golden.h"
 #include "tests/support_random.h"
 #include "tests/support_subject.h"
@@ -25,35 +24,13 @@ enum { JOBS = 160, WIDE_JOBS = 6, GOLDEN_STEP = 1 };
 
 static struct golden golden, vote;
 
-struct tally {
-        uint32_t planned, moved, failed, within;
-};
-
-static void run_random(const struct subject *subject, struct ckv_backend *backend, uint64_t seed,
-                       const struct random_shape *shape, struct tally *tally) {
-        struct random_job *reference = random_job_new(seed, shape), *fast = random_job_new(seed, shape);
-
-        ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
-        subject_run(subject, backend, fast->job, CKV_STAGE_PLAN);
-        tally->within += subject_compare_plans(subject, seed, reference->job, fast->job);
-        tally->planned++;
-        if (reference->job->outcome == CKV_JOB_OK) {
-                subject_compare_moves(subject, backend, seed, reference, fast);
-                for (uint32_t i = 0; i < reference->job->group_count; i++)
-                        tally->moved += reference->job->groups[i].bytes_moved > 0;
-        } else
-                tally->failed++;
-        (void)random_job_free(reference);
-        (void)random_job_free(fast);
-}
-
 START_TEST(plan_and_move_random) {
         const struct subject *subject = &subjects[_i];
         struct ckv_backend *backend = subject_open(subject);
         struct tally tally = { 0 };
 
         for (uint64_t seed = 1; seed <= JOBS; seed++)
-                run_random(subject, backend, seed, &(struct random_shape){ 0 }, &tally);
+                subject_run_random(subject, backend, seed, &(struct random_shape){ 0 }, &tally);
         (void)subject->ops->close(backend);
         printf("%s: %u jobs, %u of their groups moved, %u refused, %u kept sets inside the band\n", subject->name,
                tally.planned, tally.moved, tally.failed, tally.within);
@@ -79,7 +56,7 @@ START_TEST(plan_and_move_variants) {
         struct tally tally = { 0 };
 
         for (uint64_t seed = 1; seed <= JOBS / 4; seed++)
-                run_random(subject, backend, 3000 + 100 * (uint64_t)_i + seed, shape, &tally);
+                subject_run_random(subject, backend, 3000 + 100 * (uint64_t)_i + seed, shape, &tally);
         (void)subject->ops->close(backend);
         ck_assert_uint_gt(tally.moved, JOBS / 12);
         ck_assert_uint_le(tally.within, 3);
@@ -99,7 +76,7 @@ START_TEST(plan_and_move_reuse) {
                 };
                 struct random_shape shape = { .layers = 7, .rows = 200, .asked = &asked, .keep_ratio = 400000 };
 
-                run_random(subject, backend, 2000 + seed, &shape, &tally);
+                subject_run_random(subject, backend, 2000 + seed, &shape, &tally);
         }
         (void)subject->ops->close(backend);
         ck_assert_uint_ge(tally.moved, 10);
@@ -118,7 +95,7 @@ START_TEST(plan_and_move_wide_windows) {
 
         for (uint64_t seed = 1; seed <= WIDE_JOBS; seed++) {
                 asked.sliding = seed % 2 ? 0 : 100;
-                run_random(subject, backend, 1000 + seed, &shape, &tally);
+                subject_run_random(subject, backend, 1000 + seed, &shape, &tally);
         }
         (void)subject->ops->close(backend);
         ck_assert_uint_gt(tally.moved, 0);

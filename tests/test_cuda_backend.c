@@ -9,7 +9,6 @@
  * device memory, and whose, is looked at by tests/python/test_cuda_*.py.
  */
 #include "base/macros.h"
-#include "kernels/reference.h"
 #include "tests/support_fake.h"
 #include "tests/support_random.h"
 #include "tests/support_subject.h"
@@ -27,10 +26,6 @@ enum { JOBS = 60 };
 static struct subject forms[] = {
         { "cuda", &ckv_backend_cuda, { .slice_usec = 2000 } },
         { "cuda, long slices", &ckv_backend_cuda, { .slice_usec = 2000000, .scratch_bytes = 64 << 20 } },
-};
-
-struct tally {
-        uint32_t planned, moved, failed, within, left_out, contrasted;
 };
 
 static struct ckv_backend *open_form(uint32_t i) {
@@ -103,39 +98,6 @@ static struct ckv_policy random_asked(struct dice *dice) {
         return asked;
 }
 
-static void run_random(const struct subject *subject, struct ckv_backend *backend, uint64_t seed, const struct random_shape *shape,
-                       struct tally *tally) {
-        struct random_job *reference = random_job_new(seed, shape), *fast = random_job_new(seed, shape);
-        enum ckv_policy_field field;
-        uint32_t group;
-
-        if (!ckv_backend_cuda.takes(fast->job, &group, &field)) {
-                subject_run(subject, backend, fast->job, CKV_STAGE_PLAN);
-                ck_assert_int_eq(fast->job->outcome, CKV_JOB_NOT_ON_DEVICE);
-                ck_assert_uint_eq(fast->job->fail_group, group);
-                ck_assert_int_eq(fast->job->fail_field, field);
-                tally->left_out++;
-        } else {
-                ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
-                subject_run(subject, backend, fast->job, CKV_STAGE_PLAN);
-                tally->within += subject_compare_plans(subject, seed, reference->job, fast->job);
-                tally->planned++;
-                for (uint32_t i = 0; i < fast->job->group_count; i++) {
-                        struct ckv_query_rows part = ckv_ref_query_rows(fast->job, &fast->job->groups[i]);
-
-                        tally->contrasted += part.contrast_end > part.contrast_first;
-                }
-                if (reference->job->outcome == CKV_JOB_OK) {
-                        subject_compare_moves(subject, backend, seed, reference, fast);
-                        for (uint32_t i = 0; i < reference->job->group_count; i++)
-                                tally->moved += reference->job->groups[i].bytes_moved > 0;
-                } else
-                        tally->failed++;
-        }
-        (void)random_job_free(reference);
-        (void)random_job_free(fast);
-}
-
 START_TEST(plan_and_move_random) {
         const struct subject *subject = &forms[_i];
         struct ckv_backend *backend = open_form((uint32_t)_i);
@@ -151,7 +113,7 @@ START_TEST(plan_and_move_random) {
                         .contiguous = seed % 3 > 0, .asked = &asked, .copy_out = seed % 7 == 0,
                 };
 
-                run_random(subject, backend, seed, &shape, &tally);
+                subject_run_random(subject, backend, seed, &shape, &tally);
         }
         (void)subject->ops->close(backend);
         printf("%s: %u jobs, %u not for this device, %u groups moved, %u with contrast, %u refused, %u kept sets inside the band\n",
