@@ -90,7 +90,7 @@ def test_random_problems(gpu_client: chunkkv.Client) -> None:
         gpu_client.unregister_cache(cache)
     print(f"{done} computed, {refused} refused")
     assert done >= 15
-    assert refused >= 3
+    assert refused >= 1
 
 
 @pytest.mark.parametrize("example", tensors.END_TO_END, ids=lambda e: e.name)
