@@ -227,12 +227,15 @@ static void golden_cases(struct gpu *gpu) {
                         gpu_judge(gpu, false, "%s cannot be read", files[f]);
                         continue;
                 }
-                for (uint32_t i = 0; i < golden.count; i += step, ran++)
+                /* eight layers at once take the emulator ten seconds */
+                for (uint32_t i = 0; i < golden.count && (!gpu->stand_in || golden.cases[i].layer_count == 1); i += step, ran++)
                         if (!run_case(gpu, backend, &golden, &golden.cases[i], &left_out)) {
                                 gpu_say("%s, line %u: other rows kept: WRONG", files[f], golden.cases[i].line);
                                 wrong++;
                         }
-                gpu_judge(gpu, wrong == 0, "%s: %u cases, %u not for this device, %u wrong", files[f], ran, left_out, wrong);
+                if (ran > 0 || !gpu_skip(gpu, files[f]))
+                        gpu_judge(gpu, wrong == 0, "%s: %u cases, %u not for this device, %u wrong", files[f], ran, left_out,
+                                  wrong);
                 golden_close(&golden);
         }
         backend = ckv_backend_cuda.close(backend);
