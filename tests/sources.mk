@@ -357,11 +357,14 @@ test_cuda_client_LDLIBS := $(chunkkv_LDLIBS) $(CHECK_LDLIBS)
 $(O)/test_cuda_client: | $(O)/chunkkvd-standin
 
 # device memory of other processes
-TESTS += test_cuda_memory
-test_cuda_memory_SOURCES := tests/test_cuda_memory.c tests/support_fake.c
+TESTS += test_cuda_memory test_cuda_pieces
+test_cuda_memory_SOURCES := tests/test_cuda_memory.c tests/support_imports.c tests/support_fake.c
 test_cuda_memory_LIBS := kernels base
 test_cuda_memory_LDLIBS := $(CHECK_LDLIBS)
-$(O)/test_cuda_memory: | $(O)/fake/libcuda.so.1
+test_cuda_pieces_SOURCES := tests/test_cuda_pieces.c tests/support_imports.c tests/support_fake.c
+test_cuda_pieces_LIBS := kernels base
+test_cuda_pieces_LDLIBS := $(CHECK_LDLIBS)
+$(O)/test_cuda_memory $(O)/test_cuda_pieces: | $(O)/fake/libcuda.so.1
 
 # the CUDA backend on the stand-in driver
 TESTS += test_cuda_backend
