@@ -73,53 +73,60 @@ static void subject_deinit(struct subject *s) {
         free(s->bounds);
 }
 
-/* C[u], [layers][score heads][N]; *ret_far: lowest head whose reference was far, [layers] */
-static float *score(const struct subject *s, uint32_t *ret_far) {
+/* What the kernels are told, but for what they write */
+static struct ckv_k_sums parameters_of(const struct subject *s, struct ckv_k_layer *layers, uint32_t *visible, uint32_t *seen) {
         const struct ckv_job *job = s->random->job;
         const struct ckv_job_group *group = s->group;
         const struct ckv_policy *policy = &group->policy;
         struct ckv_query_rows part = ckv_ref_query_rows(job, group);
-        uint32_t rows = group->selection.rows, votes = part.vote_end - part.vote_first, n = group->layer_count;
-        uint32_t *visible = emu_room(votes * 2 * sizeof(*visible)), *seen = emu_room(((size_t)rows + 1) * sizeof(*seen));
-        size_t queries = (size_t)n * group->q_heads * votes;
-        struct ckv_k_layer *layers = calloc(n, sizeof(*layers));
-        struct ckv_k_sums p = {
+        uint32_t rows = group->selection.rows, votes = part.vote_end - part.vote_first, segments = ckv_k_segments(rows);
+
+        for (uint32_t l = 0; l < group->layer_count; l++)
+                layers[l] = (struct ckv_k_layer){ .k = emu_plane(&group->layers[l].k), .query = AT(group->layers[l].query),
+                                                  .sink_logits = AT(group->layers[l].sink_logits) };
+        for (uint32_t i = 0; i < votes; i++)
+                ckv_ref_visible(job, group, job->queries.rows - 1 - part.vote_first - i, &visible[2 * i], &visible[2 * i + 1]);
+        ckv_ref_seen(job, group, seen);
+        return (struct ckv_k_sums){
                 .score = {
-                        .layers = AT(layers), .visible = AT(visible), .wrong = AT(ret_far), .table = emu_table(&group->table),
+                        .layers = AT(layers), .visible = AT(visible), .table = emu_table(&group->table),
                         .query_head_stride = job->queries.head_stride, .query_row_stride = job->queries.row_stride,
                         .query_dtype = job->queries.dtype, .query_rows = job->queries.rows,
-                        .ring_start = job->queries.ring_start, .query_first = part.vote_first, .votes = votes, .layer_count = n,
-                        .kv_heads = group->kv_heads, .q_heads = group->q_heads, .head_dim = group->head_dim_k, .rows = rows,
-                        .segments = ckv_k_segments(rows), .scale = (float)ckv_ref_scale(group), .looks_far = 1,
+                        .ring_start = job->queries.ring_start, .query_first = part.vote_first, .votes = votes,
+                        .layer_count = group->layer_count, .kv_heads = group->kv_heads, .q_heads = group->q_heads,
+                        .head_dim = group->head_dim_k, .rows = rows, .segments = segments,
+                        .scale = (float)ckv_ref_scale(group), .looks_far = 1,
                 },
-                .unit_of_row = AT(s->units.unit_of_row), .first_row = AT(s->units.first_row), .size = AT(s->units.size),
-                .bounds = AT(s->bounds), .units = s->units.count,
-                .columns = ckv_k_columns(s->units.count, ckv_k_segments(rows)),
+                .seen = policy->norm == CKV_NORM_SEEN ? AT(seen) : 0, .unit_of_row = AT(s->units.unit_of_row),
+                .first_row = AT(s->units.first_row), .size = AT(s->units.size), .bounds = AT(s->bounds), .units = s->units.count,
+                .columns = ckv_k_columns(s->units.count, segments),
                 .domain = policy->pool == CKV_POOL_AVG ? ckv_ref_pool_domain(group) : 0, .half = ckv__cuda_sums_half(policy),
                 .score_heads = ckv_score_heads(group),
                 .divisor = (policy->norm == CKV_NORM_MEAN ? votes : 1) *
                            (policy->group_heads == CKV_GROUP_MEAN ? group->q_heads / group->kv_heads : 1),
                 .mean = policy->unit_reduce == CKV_UNIT_MEAN,
         };
+}
+
+/* C[u], [layers][score heads][N]; *ret_far: lowest head whose reference was far, [layers] */
+static float *score(const struct subject *s, uint32_t *ret_far) {
+        uint32_t rows = s->group->selection.rows, n = s->group->layer_count, most = CKV_MAX(s->group->policy.window, 1);
+        uint32_t *visible = emu_room(most * 2 * sizeof(*visible)), *seen = emu_room(((size_t)rows + 1) * sizeof(*seen));
+        struct ckv_k_layer *layers = calloc(n, sizeof(*layers));
+        struct ckv_k_sums p = parameters_of(s, layers, visible, seen);
+        uint32_t votes = p.score.votes;
+        size_t queries = (size_t)n * p.score.q_heads * votes;
         float *reference = emu_room(queries * 2 * sizeof(float)), *lse = emu_room(queries * sizeof(float));
         float *parts = emu_room(queries * p.score.segments * 2 * sizeof(float));
-        float *sums = emu_room((size_t)n * group->q_heads * CKV_K_MMA_WIDTH(votes) * p.columns * sizeof(float));
+        float *sums = emu_room((size_t)n * p.score.q_heads * CKV_K_MMA_WIDTH(votes) * p.columns * sizeof(float));
         float *out = emu_room((size_t)n * p.score_heads * p.units * sizeof(*out));
         struct ckv_k_score few;
 
-        for (uint32_t l = 0; l < n; l++)
-                layers[l] = (struct ckv_k_layer){ .k = emu_plane(&group->layers[l].k), .query = AT(group->layers[l].query),
-                                                  .sink_logits = AT(group->layers[l].sink_logits) };
-        for (uint32_t i = 0; i < votes; i++)
-                ckv_ref_visible(job, group, job->queries.rows - 1 - part.vote_first - i, &visible[2 * i], &visible[2 * i + 1]);
-        if (policy->norm == CKV_NORM_SEEN) {
-                ckv_ref_seen(job, group, seen);
-                p.seen = AT(seen);
-        }
         memset(ret_far, 0xff, n * sizeof(*ret_far));
         p.reference = AT(reference);
         p.sums = AT(sums);
         p.out = AT(out);
+        p.score.wrong = AT(ret_far);
         p.score.part = AT(parts);
         p.score.lse = AT(lse);
         few = p.score;
@@ -127,6 +134,7 @@ static float *score(const struct subject *s, uint32_t *ret_far) {
         few.segments = 1;
         few.first = CKV_MIN(visible[2 * (votes - 1)], rows - 1);
         few.rows = CKV_MIN(rows - few.first, (uint32_t)CKV_K_REFERENCE_ROWS) + few.first;
+        ck_assert_uint_le(votes, most);
         ck_assert(ckv_k_mma_takes(&p.score, layers));
         LAUNCH(mma_lse_part, &few);
         LAUNCH(mma_sums, &p);
