@@ -730,6 +730,34 @@ START_TEST(older_queries_are_subtracted) {
 }
 END_TEST
 
+/* pool = leak, which the ends of the caller's chunks hold back: the table of them is sent, and again for the second batch */
+START_TEST(scores_leak_within_chunks) {
+        static const uint32_t lengths[] = { 7, 60, 1, 50, 32 };
+        const struct ckv_policy asked = { .window = 4, .chunk = 5, .pool = CKV_POOL_LEAK, .given = CKV_GIVEN_MIN_TOKENS };
+        struct random_shape s = shape;
+        struct random_job *jobs[2];
+        struct ckv_backend *backend;
+
+        s.asked = &asked;
+        subject.options.slice_usec = 1;
+        backend = open_backend();
+        for (uint32_t i = 0; i < 2; i++) {
+                uint32_t *own = malloc(sizeof(lengths));
+
+                ck_assert_ptr_nonnull(own);
+                memcpy(own, lengths, sizeof(lengths));
+                jobs[i] = random_job_new(70, &s);
+                jobs[i]->job->groups[0].selection.chunk_lengths = own;
+                jobs[i]->job->groups[0].selection.chunk_length_count = CKV_ARRAY_SIZE(lengths);
+        }
+        plan_both(backend, jobs[0], jobs[1], 70);
+        ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_OK);
+        ck_assert_int_eq(jobs[1]->job->groups[0].budget.kept_all, CKV_DROPPED);
+        (void)ops->close(backend);
+        free_both(jobs[0], jobs[1]);
+}
+END_TEST
+
 /* Queries of every second layer in device memory: three batches of one kind each, and the same rows. */
 START_TEST(queries_on_either_side) {
         char log[] = "/tmp/test-cuda-scores-XXXXXX";
@@ -836,6 +864,7 @@ int main(void) {
         tcase_add_test(tcase, sums_by_unit_come_out);
         tcase_add_test(tcase, sums_by_unit_without_room);
         tcase_add_loop_test(tcase, older_queries_are_subtracted, 0, 16);
+        tcase_add_test(tcase, scores_leak_within_chunks);
         tcase_add_test(tcase, imports_come_back);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
