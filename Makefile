@@ -104,7 +104,7 @@ help:
 	@echo "make demo      the main job on real tensors: installs what is missing, runs, explains, leaves nothing running"
 	@echo "make demo-cuda the same in the memory of a GPU; DRIVER=gpu|stand-in, the latter where there is no GPU"
 	@echo "make check     every test: installs what is missing"
-	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver; a quarter of an hour, GOLDEN=few: half of it"
+	@echo "make check-cuda  what of it serves a GPU, on the stand-in for the driver; GOLDEN=few: a few golden cases, as all take a quarter of an hour"
 	@echo "make unit      the C unit tests and scripts alone; TESTS=test_x runs one"
 	@echo "make check-emu     mistakes planted in the CUDA kernels: the emulator must find each; a minute"
 	@echo "make check-transformers      models of Transformers 4 and 5, tiny ones and SmolLM2; installs torch and a model;"
