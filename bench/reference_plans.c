@@ -11,7 +11,7 @@
 #include "kernels/reference.h"
 
 struct ckv_cpu_plan *__wrap_ckv__cpu_plan_new(struct ckv_job *job, struct ckv_cpu_scratch *scratch);
-bool __wrap_ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+bool __wrap_ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                                uint64_t until_nsec);
 struct ckv_cpu_plan *__wrap_ckv__cpu_plan_free(struct ckv_cpu_plan *plan);
 
@@ -21,10 +21,10 @@ struct ckv_cpu_plan *__wrap_ckv__cpu_plan_new(struct ckv_job *job, struct ckv_cp
         return (struct ckv_cpu_plan *)(void *)job;
 }
 
-bool __wrap_ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_kernel *kernel,
+bool __wrap_ckv__cpu_plan_step(struct ckv_cpu_plan *plan, struct ckv_cpu_pool *pool, const struct ckv_cpu_choice *choice,
                                uint64_t until_nsec) {
         (void)pool;
-        (void)kernel;
+        (void)choice;
         (void)until_nsec;
         (void)ckv_ref_run_plan((struct ckv_job *)(void *)plan); /* its one failure is an outcome of the job, too */
         return true;
