@@ -194,9 +194,9 @@ def test_timeline_words(gpu_client: chunkkv.Client) -> None:
 # ---- starting
 
 
-def start_failed(*options: str, program: str = "chunkkvd-standin", **faults: str) -> str:
+def start_failed(directory: Path, *options: str, program: str = "chunkkvd-standin", **faults: str) -> str:
     """What a daemon says that does not start."""
-    child = subprocess.run([build_directory() / program, "--runtime-dir", "/tmp", *options], text=True, timeout=60,
+    child = subprocess.run([build_directory() / program, "--runtime-dir", directory, *options], text=True, timeout=60,
                            capture_output=True, check=False, env=os.environ | engine.environment(**faults))
     assert child.returncode in (1, 2)
     return child.stderr
@@ -220,7 +220,7 @@ def start_failed(*options: str, program: str = "chunkkvd-standin", **faults: str
 ])
 def test_starts_that_fail_with_a_sentence(tmp_path: Path, options: tuple[str, ...], faults: dict[str, str],
                                           words: str) -> None:
-    assert words in start_failed("--runtime-dir", str(tmp_path), "--sandbox", "off", *options, **faults)
+    assert words in start_failed(tmp_path, "--sandbox", "off", *options, **faults)
 
 
 def test_a_start_says_what_it_met(gpu: Daemon) -> None:

@@ -176,3 +176,23 @@ def test_a_word_may_be_given_up_by_its_deadline_while_the_device_is_busy(client:
             client.plan(cache, rows=ROWS, keep_ratio=0.5, wait=words.at(WAIT, 1), timeout=0.2)
         assert time.monotonic() - start < 5
         busy.join()
+
+
+def test_a_cache_is_closed_although_a_request_that_was_given_up_is_still_inside(client: chunkkv.Client,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon lets go of a request a slice after its deadline, and until then the cache is in use."""
+    tries: list[chunkkv.Cache] = []
+    unregister = client.unregister_cache
+
+    def late(cache: chunkkv.Cache) -> None:
+        tries.append(cache)
+        if len(tries) < 3:
+            raise chunkkv.Busy("1 caches or requests still use it", code=Code.BUSY)
+        unregister(cache)
+
+    monkeypatch.setattr(client, "unregister_cache", late)
+    with filled(client) as cache:
+        pass
+    assert tries == [cache] * 3
+    with pytest.raises(chunkkv.ChunkkvError):
+        client.plan(cache, rows=ROWS, keep_ratio=0.5)

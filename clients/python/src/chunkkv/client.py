@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Unpack
@@ -21,7 +22,7 @@ from .connection import Connection, deadline
 from .control import MOST_SLOTS
 from .cuda import DeviceMemory
 from .endpoint import Endpoint
-from .errors import ChunkkvError, SessionLost, invalid
+from .errors import Busy, ChunkkvError, SessionLost, invalid
 from .exchange import Exchange
 from .job import Queries
 from .layout import CacheLayout
@@ -36,6 +37,7 @@ from .submission import repair, submit
 from .wire import Access, DType, Mode, Slot
 
 FAREWELL = 1.0  # seconds, for EndSession
+LEAVING_S = 5.0  # for requests that were given up
 NO_END = 0xFFFFFFFF  # last of a range, on the wire
 
 
@@ -203,15 +205,28 @@ class Client:
             self._link.caches.discard(cache)
 
     def unregister_quietly(self, cache: Cache, region: Region) -> None:
-        """Unregister both if their session still lives; no error if it does not."""
-        with self._lock:
-            if not self._connection.usable or self.session.number != cache.session:
-                self._link.caches.discard(cache)
-                self._link.regions.discard(region)
-                return
-            with contextlib.suppress(SessionLost):  # what is to be unregistered is gone with it
-                self.unregister_cache(cache)
-                self.unregister_region(region)
+        """Unregister both if their session still lives; no error if it does not.
+
+        A request that this side has given up may be in the daemon for a moment longer: it is waited for.
+        """
+        until = time.monotonic() + LEAVING_S
+        while True:
+            with self._lock:
+                if not self._connection.usable or self.session.number != cache.session:
+                    self._link.caches.discard(cache)
+                    self._link.regions.discard(region)
+                    return
+                try:
+                    if cache in self._link.caches:
+                        self.unregister_cache(cache)
+                    self.unregister_region(region)
+                    return
+                except SessionLost:  # what is to be unregistered is gone with it
+                    return
+                except Busy:
+                    if time.monotonic() >= until:
+                        raise
+            time.sleep(0.01)
 
     # ---- compression
 
