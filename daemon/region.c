@@ -12,11 +12,13 @@
 
 #include "base/checked.h"
 #include "base/macros.h"
+#include "daemon/cache.h"
 #include "daemon/closer.h"
 #include "daemon/daemon.h"
 #include "daemon/imported.h"
 #include "daemon/mapped.h"
 #include "daemon/refuse.h"
+#include "daemon/request.h"
 #include "daemon/session.h"
 #include "daemon/shm_name.h"
 #include "ipc/memfd.h"
@@ -187,19 +189,45 @@ struct ckv_region *ckv_region_free(struct ckv_region *region) {
         return NULL;
 }
 
+static bool cache_uses(const struct ckv_cache *cache, const struct ckv_region *region) {
+        for (uint32_t i = 0; i < cache->group_count; i++)
+                for (uint32_t k = 0; k < cache->groups[i].layer_count; k++)
+                        if (cache->groups[i].layers[k].k_region == region || cache->groups[i].layers[k].v_region == region)
+                                return true;
+        return false;
+}
+
+static bool request_uses(const struct ckv_request *request, const struct ckv_region *region) {
+        for (uint32_t i = 0; i < request->region_count; i++)
+                if (request->regions[i] == region)
+                        return true;
+        return false;
+}
+
+/* Caches and requests, each once, however many of their planes lie here: that is what a client can let go of. */
+static uint32_t count_users(const struct ckv_region *region) {
+        uint32_t count = 0;
+
+        for (const struct ckv_cache *cache = region->session->caches; cache; cache = cache->hh.next)
+                count += cache_uses(cache, region);
+        for (const struct ckv_request *request = region->session->requests; request; request = request->next)
+                count += request_uses(request, region);
+        return count;
+}
+
 bool ckv_region_unregister(struct ckv_session *session, uint32_t id, struct ckv_record_status *ret_status) {
         struct ckv_region *region = ckv_region_find(session, id);
 
         if (!region)
                 return ckv_refuse(ret_status, CKV_CODE_NOT_FOUND, CKV_F_UNREGISTER_REGION_ID, CKV_D_UNKNOWN_ID, id, 0, 0);
         if (region->request_uses) {
-                ckv_status_set(ret_status, CKV_CODE_BUSY, CKV_F_UNREGISTER_REGION_ID, CKV_D_IN_USE, region->request_uses, 0, 0);
+                ckv_status_set(ret_status, CKV_CODE_BUSY, CKV_F_UNREGISTER_REGION_ID, CKV_D_IN_USE, count_users(region), 0, 0);
                 ret_status->retry_after_ms = CKV_RETRY_MS;
                 return false;
         }
         if (region->cache_uses)
-                return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_UNREGISTER_REGION_ID, CKV_D_IN_USE, region->cache_uses, 0,
-                              0);
+                return ckv_refuse(ret_status, CKV_CODE_INVALID_ARGUMENT, CKV_F_UNREGISTER_REGION_ID, CKV_D_IN_USE, count_users(region), 0,
+                                  0);
         HASH_DELETE(hh, session->regions, region);
         ckv_region_free(region);
         return true;

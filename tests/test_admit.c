@@ -360,11 +360,14 @@ START_TEST(requests_in_flight) {
         ck_assert_uint_eq(core.cache->request_uses, 1);
         ck_assert(!ckv_cache_unregister(&core.session, core.cache->id, &status));
         ck_assert_int_eq(status.code, CKV_CODE_BUSY);
+        /* a cache of several planes is one, and so is a request */
         ck_assert(!ckv_region_unregister(&core.session, CORE_WRITABLE, &status));
         ck_assert_int_eq(status.code, CKV_CODE_BUSY);
+        ck_assert_uint_eq(status.arg[0], 2);
         core_finish(&core);
         ck_assert(!ckv_region_unregister(&core.session, CORE_WRITABLE, &status));
         ck_assert_int_eq(status.code, CKV_CODE_INVALID_ARGUMENT); /* the cache still lies in it */
+        ck_assert_uint_eq(status.arg[0], 1);
         core.session.tenant->limit[CKV_SLOT_REQUESTS] = 0;
         core_refused(&core, &ask, CKV_CODE_QUOTA, CKV_F_NONE, CKV_D_QUOTA);
         core.session.tenant->limit[CKV_SLOT_REQUESTS] = 1;
