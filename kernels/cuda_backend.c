@@ -121,8 +121,7 @@ static int open_device(struct cuda *cuda) {
         cuda->memory = ckv__cuda_memory_new(&cuda->device.cuda, cuda->device.device, CKV_CUDA_MEMORY_MOST);
         if (!cuda->memory)
                 return ckv_error_origin(-ENOMEM);
-        ckv__cuda_device_describe(&cuda->device, &cuda->backend.info);
-        return 0;
+        return ckv_error_trace(ckv__cuda_device_describe(&cuda->device, &cuda->backend.info, &cuda->fault));
 }
 
 static void *device_main(void *p) {

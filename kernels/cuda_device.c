@@ -25,6 +25,7 @@
 #include <string.h>
 
 static const uint64_t scratch_default = UINT64_C(256) << 20, scratch_least = UINT64_C(16) << 20;
+static const char unanswered[] = "the GPU does not say what it is";
 
 bool ckv__cuda_said(struct ckv_cuda_device *device, const char *call, CUresult code) {
         if (code == CUDA_SUCCESS)
@@ -151,7 +152,7 @@ static int load_kernels(struct ckv_cuda_device *device, struct ckv_cuda_fault *r
             !CKV__CUDA(device, cuDeviceGetAttribute, &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->device) ||
             !CKV__CUDA(device, cuDeviceGetAttribute, &device->shared_most, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                        device->device))
-                return fail_call(device, ret_fault, "the GPU does not say what it is");
+                return fail_call(device, ret_fault, unanswered);
         r = ckv__cuda_image_find(major, minor, &image, ret_fault);
         if (r < 0)
                 return ckv_error_trace(r);
@@ -236,21 +237,25 @@ void ckv__cuda_device_close(struct ckv_cuda_device *device) {
         *device = (struct ckv_cuda_device){ 0 };
 }
 
-void ckv__cuda_device_describe(struct ckv_cuda_device *device, struct ckv_backend_info *ret_info) {
-        int version = device->cuda.driver_version, major = 0, minor = 0;
-        char name[64] = "a GPU without a name", rest[32];
+int ckv__cuda_device_describe(struct ckv_cuda_device *device, struct ckv_backend_info *ret_info, struct ckv_cuda_fault *ret_fault) {
+        struct ckv_backend_info info = { .path = "cuda", .driver_version = device->cuda.driver_version };
+        int version = info.driver_version, major = 0, minor = 0;
+        char name[64] = "", rest[32];
         size_t bytes = 0;
-        CUuuid uuid = { { 0 } };
+        CUuuid uuid;
 
-        *ret_info = (struct ckv_backend_info){ .path = "cuda", .driver_version = version };
-        (void)CKV__CUDA(device, cuDeviceGetName, name, sizeof(name), device->device);
-        (void)CKV__CUDA(device, cuDeviceGetUuid_v2, &uuid, device->device);
-        (void)CKV__CUDA(device, cuDeviceTotalMem_v2, &bytes, device->device);
-        (void)CKV__CUDA(device, cuDeviceGetAttribute, &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device->device);
-        (void)CKV__CUDA(device, cuDeviceGetAttribute, &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->device);
-        static_assert(sizeof(ret_info->uuid) == sizeof(uuid.bytes), "16 bytes");
-        memcpy(ret_info->uuid, uuid.bytes, sizeof(uuid.bytes));
-        ret_info->memory_bytes = bytes;
+        /* memory of engines is told apart by the UUID, and quotas are shares of the bytes: a guess at either serves nobody */
+        if (!CKV__CUDA(device, cuDeviceGetName, name, sizeof(name), device->device) ||
+            !CKV__CUDA(device, cuDeviceGetUuid_v2, &uuid, device->device) ||
+            !CKV__CUDA(device, cuDeviceTotalMem_v2, &bytes, device->device) ||
+            !CKV__CUDA(device, cuDeviceGetAttribute, &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device->device) ||
+            !CKV__CUDA(device, cuDeviceGetAttribute, &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->device))
+                return fail_call(device, ret_fault, unanswered);
+        static_assert(sizeof(info.uuid) == sizeof(uuid.bytes), "16 bytes");
+        memcpy(info.uuid, uuid.bytes, sizeof(uuid.bytes));
+        info.memory_bytes = bytes;
         (void)snprintf(rest, sizeof(rest), ", sm_%d, CUDA %d.%d", major * 10 + minor, version / 1000, version % 1000 / 10);
-        (void)snprintf(ret_info->name, sizeof(ret_info->name), "%.*s%s", (int)(sizeof(ret_info->name) - sizeof(rest)), name, rest);
+        (void)snprintf(info.name, sizeof(info.name), "%.*s%s", (int)(sizeof(info.name) - sizeof(rest)), name, rest);
+        *ret_info = info;
+        return 0;
 }

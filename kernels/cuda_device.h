@@ -84,8 +84,13 @@ int ckv__cuda_device_open(const struct ckv_backend_options *options, struct ckv_
 /* ckv__cuda_device_close() - of a lost device nothing is given back: the process ends anyway */
 void ckv__cuda_device_close(struct ckv_cuda_device *device);
 
-/* ckv__cuda_device_describe() - for people and for the daemon's handshake */
-void ckv__cuda_device_describe(struct ckv_cuda_device *device, struct ckv_backend_info *ret_info);
+/**
+ * ckv__cuda_device_describe() - for people and for the daemon's handshake
+ * @ret_fault: a sentence, written only on failure
+ *
+ * Return: 0; -EIO (-ENOMEM) if a call of the driver failed: what it did not say is not made up.
+ */
+int ckv__cuda_device_describe(struct ckv_cuda_device *device, struct ckv_backend_info *ret_info, struct ckv_cuda_fault *ret_fault);
 
 /* ckv__cuda_room() - @bytes of the scratch, behind what was taken since device->used was set. Return: 0: there are not so many. */
 CUdeviceptr ckv__cuda_room(struct ckv_cuda_device *device, uint64_t bytes);

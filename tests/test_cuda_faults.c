@@ -105,6 +105,11 @@ START_TEST(open_says_why) {
                 { "FAKECUDA_FAIL", "cuMemAlloc_v2:1:2", { 0 }, -ENOMEM, "256 MiB of scratch" },
                 { "FAKECUDA_FAIL", "cuMemHostAlloc:2:2", { 0 }, -ENOMEM, "pinned memory" },
                 { "FAKECUDA_FAIL", "cuStreamCreateWithPriority:1:2", { 0 }, -ENOMEM, "no stream" },
+                { "FAKECUDA_FAIL", "cuDeviceGetUuid_v2:1:1", { 0 }, -EIO, "does not say what it is: cuDeviceGetUuid_v2" },
+                { "FAKECUDA_FAIL", "cuDeviceGetUuid_v2:0:1", { .device = "0" }, -EIO, "does not say what it is: cuDeviceGetUuid_v2" },
+                { "FAKECUDA_FAIL", "cuDeviceTotalMem_v2:1:1", { 0 }, -EIO, "does not say what it is: cuDeviceTotalMem_v2" },
+                { "FAKECUDA_FAIL", "cuDeviceGetName:1:1", { 0 }, -EIO, "does not say what it is: cuDeviceGetName" },
+                { "FAKECUDA_FAIL", "cuDeviceGetAttribute:6:1", { 0 }, -EIO, "does not say what it is: cuDeviceGetAttribute" },
         };
         struct ckv_backend *backend = NULL;
         char why[256];
@@ -115,7 +120,7 @@ START_TEST(open_says_why) {
         ck_assert_msg(strstr(why, cases[_i].why) != NULL, "\"%s\" has no \"%s\"", why, cases[_i].why);
 }
 END_TEST
-enum { OPEN_CASES = 14 };
+enum { OPEN_CASES = 19 };
 
 START_TEST(found_by_uuid_and_described) {
         struct ckv_backend_options options = { .device = "GPU-6368756e-6b6b-7664-2d73-74616e64696e" };
