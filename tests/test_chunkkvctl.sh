@@ -118,6 +118,10 @@ for ratio in 0 1.1 -0.1 nan 0.1234567 1e-1 ''; do
         run 2 plan "$needle" --keep-ratio "$ratio"
         complains --keep-ratio
 done
+run 2 plan "$needle" --keep-ratio 0.2 --keep-ratio 0.3
+complains '--keep-ratio: is given twice, the second time as "0.3"; it has one value'
+run 2 ping --endpoint "$scratch/nobody" --timeout 1 --endpoint "$scratch/nobody"
+complains "--endpoint: is given twice"
 run 3 ping --endpoint "$scratch/nobody"
 complains nobody.fd
 run 3 plan "$needle" --keep-ratio 0.2 --endpoint "$scratch/nobody"

@@ -168,6 +168,40 @@ START_TEST(command_lines_refused) {
 }
 END_TEST
 
+/* The later value is never taken silently; a list goes on, and a switch has no value to differ in. */
+START_TEST(given_twice) {
+        char line[192], want[128], why[CKV_SETTINGS_WHY];
+        struct ckv_settings s;
+        size_t lists = 0;
+
+        for (size_t i = 0; i < ckv_option_count; i++) {
+                const struct ckv_option *option = &ckv_options[i];
+                bool span = option->kind == CKV_OPTION_SPAN, flag = option->kind == CKV_OPTION_FLAG;
+                bool list = span || option->kind == CKV_OPTION_LAYER;
+                const char *value = flag ? "" : option->word_count ? option->words[option->word_count - 1] : span ? "1:2" : "1";
+                const char *other = option->kind == CKV_OPTION_LAYER ? "2" : value;
+
+                (void)snprintf(line, sizeof(line), "plan --help --%s%s%s --%s%s%s", option->name, flag ? "" : " ", value,
+                               option->name, flag ? "" : " ", other);
+                lists += list;
+                if (list || flag) {
+                        ck_assert_msg(parse(line, &s, why), "%s: %s", line, why);
+                } else {
+                        (void)snprintf(want, sizeof(want), "--%s: is given twice, the second time as \"%s\"; it has one value",
+                                       option->name, other);
+                        ck_assert_msg(!parse(line, &s, why), "%s", line);
+                        ck_assert_str_eq(why, want);
+                }
+                ckv_settings_deinit(&s);
+        }
+        ck_assert_uint_eq(lists, 2);
+        /* an abbreviation is the same option */
+        ck_assert(!parse("plan f --keep-ratio 0.2 --keep-r=0.3", &s, why));
+        ck_assert_str_eq(why, "--keep-ratio: is given twice, the second time as \"0.3\"; it has one value");
+        ckv_settings_deinit(&s);
+}
+END_TEST
+
 START_TEST(files_on_the_line) {
         char why[CKV_SETTINGS_WHY] = "";
         struct ckv_settings s;
@@ -444,6 +478,7 @@ int main(void) {
         tcase_add_test(tests, reals_and_spans);
         tcase_add_test(tests, the_fixed_form);
         tcase_add_test(tests, command_lines_refused);
+        tcase_add_test(tests, given_twice);
         tcase_add_test(tests, files_on_the_line);
         tcase_add_test(tests, every_policy_option_sets_its_field);
         tcase_add_test(tests, refusals_find_their_option);

@@ -4,7 +4,8 @@
  * Ranges are the daemon's to judge, and its refusal is shown with the option
  * in front.  Refused here is only what would silently mean something else: a
  * 0 that on the wire stands for "not given", a number that does not fit, a
- * word that is none.
+ * word that is none, a second value of what has one: of two that a script put
+ * together nobody knows which was meant.
  */
 #include "tools/settings.h"
 
@@ -187,6 +188,32 @@ static const char *value_read(struct ckv_settings *settings, const struct ckv_op
         return why;
 }
 
+/* Has the option a value, and one alone? */
+static bool is_single(const struct ckv_option *row) {
+        return row->kind != CKV_OPTION_FLAG && row->kind != CKV_OPTION_LAYER && row->kind != CKV_OPTION_SPAN;
+}
+
+/* Takes the value of the @index-th option. Return: false, with a sentence of what is wrong. */
+static bool option_take(struct ckv_settings *settings, int index, const char *text, char *why) {
+        const struct ckv_option *row = &ckv_options[index];
+        const char *wrong;
+
+        if (settings->typed[index] && is_single(row)) {
+                (void)snprintf(why, CKV_SETTINGS_WHY, "--%s: is given twice, the second time as \"%.200s\"; it has one value",
+                               row->name, text);
+                return false;
+        }
+        wrong = value_read(settings, row, text);
+        if (wrong) {
+                (void)snprintf(why, CKV_SETTINGS_WHY, "--%s %.200s: must %s", row->name, text, wrong);
+                if (wrong == one_of_words)
+                        words_append(row, why);
+                return false;
+        }
+        settings->typed[index] = text;
+        return true;
+}
+
 static int ascending(const void *a, const void *b) {
         uint32_t x, y;
 
@@ -295,8 +322,6 @@ bool ckv_settings_parse(int argc, char **argv, struct ckv_settings *ret_settings
         opterr = 0;
         optind = 0;     /* begin anew: glibc keeps its place between calls */
         while ((at = getopt_long(argc, argv, ":h", options, &index)) != -1) {
-                const char *text = optarg ? optarg : "", *why;
-
                 if (at == 'h') {
                         ret_settings->help = true;
                         continue;
@@ -306,15 +331,8 @@ bool ckv_settings_parse(int argc, char **argv, struct ckv_settings *ret_settings
                                        at == ':' ? "needs a value" : "is no option, or not a clear one; try --help");
                         return false;
                 }
-                why = value_read(ret_settings, &ckv_options[index], text);
-                if (why) {
-                        (void)snprintf(ret_why, CKV_SETTINGS_WHY, "--%s %.200s: must %s", ckv_options[index].name,
-                                       text, why);
-                        if (why == one_of_words)
-                                words_append(&ckv_options[index], ret_why);
+                if (!option_take(ret_settings, index, optarg ? optarg : "", ret_why))
                         return false;
-                }
-                ret_settings->typed[index] = text;
         }
         if (ret_settings->version || (ret_settings->help && !argv[optind]))
                 return true;
