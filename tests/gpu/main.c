@@ -48,9 +48,9 @@ int main(int argc, char *argv[]) {
         int code;
 
         while ((code = getopt_long(argc, argv, "", options, NULL)) != -1) {
-                if (code == 'd')
+                if (code == 'd' && !driver)
                         driver = optarg;
-                else if (code == 'p')
+                else if (code == 'p' && !probes)
                         probes = optarg;
                 else
                         return usage();
