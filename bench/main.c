@@ -60,11 +60,14 @@ static bool parse(int argc, char **argv, struct settings *settings) {
                 { "only", required_argument, NULL, 'o' }, { NULL, 0, NULL, 0 },
         };
 
+        uint32_t seen = 0;      /* a bit for each option: of two values nobody knows which was meant */
+
         for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
                 uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
 
-                if (o == '?' || (o == 't' && !parse_tokens(optarg, settings)))
+                if (o == '?' || (seen >> (o - 'a') & 1) || (o == 't' && !parse_tokens(optarg, settings)))
                         return false;
+                seen |= 1u << (o - 'a');
                 settings->threads = o == 'n' ? number : settings->threads;
                 settings->score.repeats = o == 'r' ? number : settings->score.repeats;
                 settings->pool_mib = o == 'p' ? number : settings->pool_mib;
