@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import types
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -178,6 +179,30 @@ def test_anything_at_all_is_one_of_these_errors(shared: tuple[chunkkv.Client, ch
             assert name.removesuffix("_ratio") in str(error), (name, value, error)
 
 
+WORDS = ("profile", "scorer", "selector", "pool", "norm", "heads", "group_heads", "value_weight", "unit_reduce", "layers",
+         "fill", "tight", "join", "window_reduce", "layer_reduce")
+
+
+@pytest.mark.parametrize("name", chunkkv.Policy.__dataclass_fields__)
+def test_wrong_type_in_a_policy_names_the_member(name: str, shared: tuple[chunkkv.Client, chunkkv.SharedCache]) -> None:
+    client, cache = shared
+    odd = [True, b"x", [], {}, object(), np.zeros(2, "f4"), 1j]
+    odd += [1, 1.5] if name in WORDS else ["32"] if name in ("scale", "softcap") else ["32", 1.5, np.float32(2)]
+    for value in odd:
+        with pytest.raises(TypeError, match=rf"^policy\.{name} must be a "):
+            client.plan(cache, **{**GOOD, "policy": chunkkv.Policy(**{name: value})})
+
+
+def test_numbers_in_a_policy() -> None:
+    policy = chunkkv.Policy(window=np.int64(8), sinks=np.uint8(0), scale=np.float32(0.5), softcap=3)
+    sent = policy.to_message()
+    assert (sent.window, sent.sinks.value, sent.scale, sent.softcap) == (8, 0, 0.5, 3.0)
+    for wrong in ({"scale": 10**400}, {"window": 2**32}, {"mute": -1}):
+        with pytest.raises(chunkkv.InvalidArgument) as caught:
+            chunkkv.Policy(**wrong).to_message()
+        assert caught.value.field == f"policy.{next(iter(wrong))}"
+
+
 # ---- the rest of the interface
 
 def test_numbers_of_numpy_are_numbers(shared: tuple[chunkkv.Client, chunkkv.SharedCache]) -> None:
@@ -253,6 +278,14 @@ def test_what_a_layout_is_given(shared: tuple[chunkkv.Client, chunkkv.SharedCach
         make([plain], [plain], axes="bthd", q_heads=4, region=cache.region, layers=[-1])
     with pytest.raises(TypeError, match="q_heads"):
         make([plain], [plain], axes="bthd", q_heads="x", region=cache.region)  # type: ignore[arg-type]
+    for given in ({"axes": 5}, {"region": 5}, {"keys": 5}, {"values": 5}, {"keys": [5], "values": [5]}, {"keys": [plain[0].tolist()]},
+                  {"axes": "b2thd", "values": None, "keys": [5]}, {"keys": [types.SimpleNamespace(shape=(2,), dtype="f32")]}):
+        named = next((name for name in ("keys", "axes", "region") if name in given), "values")
+        with pytest.raises(TypeError, match=f"^{named}.* must be a"):
+            make(**{"keys": [plain], "values": [plain], "axes": "bthd", "q_heads": 4, "region": cache.region, **given})
+    uneven = types.SimpleNamespace(shape=plain.shape, strides=(*plain.strides, 4), dtype="f32")
+    with pytest.raises(chunkkv.InvalidArgument, match=r"keys\[0\]: shape .* has 4 axes, and there are 5 strides"):
+        make([uneven], [plain], axes="bthd", q_heads=4, region=cache.region)
     with pytest.raises(chunkkv.InvalidArgument, match="at least one array"):
         chunkkv.CacheLayout.of_latent([], axes="btd", q_heads=4, region=cache.region)
     layout = make([plain], [plain], axes="bthd", q_heads=4, region=cache.region)

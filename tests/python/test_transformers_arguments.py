@@ -51,7 +51,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"keep_ratio": 0.5, "windows": 4}, "no argument 'windows'.* did you mean 'window'"),
     ({"keep_ratio": 0.5, "window": 0}, "window: must be at least 1, is 0"),
     ({"keep_ratio": 0.5, "chunk": 0}, "chunk: must be at least 1, is 0"),
-    ({"keep_ratio": 0.5, "window": 2.5}, "window: must be a whole number"),
+    ({"keep_ratio": 0.5, "window": 2.5}, "^window must be a whole number, not 2.5"),
+    ({"keep_ratio": 0.5, "heads": 3}, "^heads must be a str"),
     ({"keep_ratio": 0.5, "heads": "some"}, "heads: must be one of sum, max, each"),
     # compressing again
     ({"keep_ratio": 0.5, "every": 0}, "every: must be 1 to"),

@@ -209,6 +209,8 @@ class GroupJob:
             raise TypeError(f"policy must be a Policy or several, not {self.policy!r}")
         if not policies:
             raise invalid(f"{path}.policies", "must have at least 1 entry, has 0")
+        for policy in policies:
+            policy.to_message()  # before anything is made of its values
         own_budget = all(policy.selector == "h2o" for policy in policies)
         if self.keep_ratio is None and self.max_tokens is None and self.keep is None and not own_budget:
             raise invalid(f"{path}.keep_ratio", "one of keep_ratio, max_tokens and keep is needed")

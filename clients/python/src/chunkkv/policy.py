@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from ._pb import chunkkv_pb2 as pb
-from .checks import MOST_32
+from .checks import of_type, whole
 from .errors import invalid
 
 MILLION = 1_000_000
@@ -60,6 +60,16 @@ _REALS = ("scale", "softcap")
 _OF_PROFILE = "OF_PROFILE"
 
 
+def _real(field: str, value: Any) -> float:
+    """The value as a float; the daemon judges infinities and the like."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{field} must be a number, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise invalid(field, "is too large a number") from None
+
+
 def _enum_of(name: str) -> Any:
     """The wire's names of a member that is one of some words."""
     return pb.Policy.DESCRIPTOR.fields_by_name[name].enum_type
@@ -68,6 +78,9 @@ def _enum_of(name: str) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """How rows are scored and selected.  None = what the profile says.
+
+    Values are looked at when a request is made: one of a wrong type is a TypeError, another that is wrong an
+    InvalidArgument.
 
     `chunkkv.methods` has a function for each published method; a list of policies, each with its `layer_first`, is a
     layer plan (`hybrid`).
@@ -97,7 +110,8 @@ class Policy:
         unit_reduce: from row scores to the score of a chunk.
         layers: a set for each layer, or one for all.
         reuse: each n-th layer scores, the others follow it.
-        fill: what is taken of the chunk that does not fit whole.
+        fill: what is taken of the chunk that does not fit whole: its first rows ("lead"), its best ("best"), or "none",
+            which keeps fewer rows than the budget, and no row at all where no chunk fits and none is protected.
         tight: when the protected rows exceed the budget: keep just them, or refuse.
         align: the budget is rounded up to a multiple of so many rows, 1 to 1024.
         join: with profile "paper": cut to the budget, or keep chunks and window whole.
@@ -163,7 +177,12 @@ class Policy:
         return self.layers == "one" or (self.layers is None and (self.profile == "vote" or self.selector == "page"))
 
     def to_message(self) -> pb.Policy:
-        """The wire's message; InvalidArgument names a value that it cannot hold."""
+        """The wire's message.
+
+        Raises:
+            TypeError: a value is of a wrong type.
+            InvalidArgument: it is a value that the message cannot hold.
+        """
         message = pb.Policy()
         for item in fields(self):
             name, value = item.name, getattr(self, item.name)
@@ -171,21 +190,19 @@ class Policy:
                 continue
             field = f"policy.{name}"
             if name in _ENUMS:
-                number = _enum_of(name).values_by_name.get(_ENUMS[name] + str(value).upper())
+                of_type(field, value, str)
+                number = _enum_of(name).values_by_name.get(_ENUMS[name] + value.upper())
                 if number is None:
                     known = [key.removeprefix(_ENUMS[name]).lower() for key in _enum_of(name).values_by_name
                              if not key.endswith(_OF_PROFILE)]
                     raise invalid(field, f"must be one of {', '.join(known)}, is {value!r}")
                 setattr(message, name, number.number)
-                continue
-            try:
-                if name in _COUNTS:
-                    getattr(message, name).value = value
-                else:
-                    setattr(message, name, value)
-            except (TypeError, ValueError):
-                kind = "number" if name in _REALS else f"whole number from 0 to {MOST_32}"
-                raise invalid(field, f"must be a {kind}, is {value!r}") from None
+            elif name in _REALS:
+                setattr(message, name, _real(field, value))
+            elif name in _COUNTS:
+                getattr(message, name).value = whole(field, value)
+            else:
+                setattr(message, name, whole(field, value))
         return message
 
     @classmethod

@@ -74,7 +74,7 @@ def check_policy(policy: Policy) -> None:
     """Values must be of their types, and not 0 where the least is 1.
 
     Raises:
-        InvalidArgument: with the option's name.
+        InvalidArgument, TypeError: with the option's name.
     """
     for name in FROM_ONE:
         if getattr(policy, name) == 0:
@@ -83,6 +83,8 @@ def check_policy(policy: Policy) -> None:
         policy.to_message()
     except ChunkkvError as error:
         raise as_argument(error) from None
+    except TypeError as error:
+        raise TypeError(str(error).removeprefix("policy.")) from None
 
 
 def as_argument(error: ChunkkvError) -> ChunkkvError:
