@@ -136,7 +136,7 @@ const struct ckv_option ckv_options[] = {
         { "layer-reduce", NULL, CKV_OPTION_WORD, POLICY(layer_reduce), WORDS(layer_words),
           .help = "over the layers, with --layer-sets one" },
         { "reuse", "N", CKV_OPTION_NUMBER, POLICY(reuse), .help = "every N-th layer scores" },
-        { "fill", NULL, CKV_OPTION_WORD, POLICY(fill), WORDS(fill_words), .help = "what is taken of the last chunk" },
+        { "fill", NULL, CKV_OPTION_WORD, POLICY(fill), WORDS(fill_words), .help = "what is taken of the chunk that does not fit; none may leave no row at all" },
         { "tight", NULL, CKV_OPTION_WORD, POLICY(tight), WORDS(tight_words),
           .help = "when more is protected than may be kept" },
         { "align", "N", CKV_OPTION_NUMBER, POLICY(align), .help = "round the budget up to a multiple of N rows" },
