@@ -87,6 +87,7 @@ def test_every_method(daemon: Any, asked: dict[str, Any]) -> None:
         assert rows == sorted(rows, reverse=True)
         assert rows[0] > rows[-1]
         assert sum(rows) == 4 * 50
+        assert f"-> 50 (41.7%) in the mean of 4 layers, which have {rows[-1]} to {rows[0]}" in str(report)
     elif "max_tokens" in asked:
         assert set(rows) == {asked["max_tokens"]}
     if "protect" in asked:

@@ -65,10 +65,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"keep_ratio": 0.5, "protect": [(5, 2)]}, r"protect\[0\]: \(5, 2\) is no half-open range"),
     ({"keep_ratio": 0.5, "protect": [5]}, r"protect\[0\] must be a pair"),
     ({"keep_ratio": 0.5, "protect": None}, "protect must be a list of pairs"),
-    ({"keep_ratio": 0.5, "voted": 0}, "voted: must be between 0 and 1, is 0"),
-    ({"keep_ratio": 0.5, "voted": 1.0}, "voted: must be between 0 and 1, is 1.0; method \"vote\""),
-    ({"keep_ratio": 0.5, "voted": "most"}, "voted must be a number"),
-    ({"keep_ratio": 0.5, "voted": float("nan")}, "voted: must be between 0 and 1, is nan"),
+    ({"keep_ratio": 0.5, "voted": 0}, "voted: 0 is 0 millionths, not 1 to"),
+    ({"keep_ratio": 0.5, "voted": 1.0}, "voted: is 1.0, which leaves nothing to the method: that is method=\"vote\""),
+    ({"keep_ratio": 0.5, "voted": True}, "voted must be a number"),
+    ({"keep_ratio": 0.5, "voted": "most"}, "voted: 'most' is no decimal number"),
+    ({"keep_ratio": 0.5, "voted": float("nan")}, r"voted: nan is not in \(0, 1\]"),
     ({"max_tokens": 50, "method": "h2o", "voted": 0.5}, "h2o has budgets of its own"),
     ({"keep_ratio": 0.5, "voted": 0.5, "every": 64}, "voted is one set for all layers"),
     ({"keep_ratio": 0.5, "method": "chunk-at", "chunk_lengths": [0, 120]}, r"chunk_lengths\[0\]: must be 1 to"),
@@ -95,7 +96,7 @@ ASKED_OF_THE_DAEMON: list[tuple[dict[str, Any], str]] = [
     ({"keep_ratio": 0.5, "method": "chunk-at"}, "INVALID_ARGUMENT: chunk_lengths: chunk_at keeps"),
     ({"keep_ratio": 0.5, "chunk_lengths": [60, 60]}, "INVALID_ARGUMENT: chunk_lengths: are for selector chunk_at"),
     ({"max_tokens": 50, "method": "chunkkv-kvpress"}, "INVALID_ARGUMENT: max_tokens: the profile does not let"),
-    ({"keep_ratio": 0.6, "method": "chunkkv-kvpress", "voted": 0.5}, "INVALID_ARGUMENT: protect"),
+    ({"keep_ratio": 0.6, "method": "chunkkv-kvpress", "voted": 0.5}, "INVALID_ARGUMENT: voted: the profile"),
     ({"keep_ratio": 0.5, "scorer": "given"}, "INVALID_ARGUMENT: scores_in: scorer given"),
     ({"keep_ratio": 0.5, "protect": [(0, 1)] * 1025}, "OUT_OF_RANGE: protect.*must have 0 to 1024 entries"),
     ({"keep_ratio": 0.5, "method": [chunkkv.Policy(), chunkkv.Policy(layer_first=9)]},
@@ -176,6 +177,32 @@ def test_budgets_below_what_is_always_kept_are_exceeded_aloud(daemon: Any, model
                 generated(model, prompt(120), 2)
             assert kv.last is not None
             assert kv.last.budget_raised == ("tight" in quiet)
+
+
+def test_with_a_vote_what_is_always_kept_is_known_with_the_prompt(daemon: Any, model: Any) -> None:
+    """Rows that are voted for may be those that are protected anyway."""
+    asked: dict[str, Any] = {"method": "snapkv", "voted": 0.75, "endpoint": daemon.prefix()}
+    with warnings.catch_warnings(), chunkkv.compress(model, max_tokens=64, protect=[(60, 100)], sinks=1, recent=4,
+                                                     **asked) as kv:
+        warnings.simplefilter("error")
+        generated(model, prompt(120), 2)
+    assert kv.last is not None
+    assert set(kv.last.rows_after.values()) == {64}
+    with chunkkv.compress(model, max_tokens=34, **asked) as kv, \
+            pytest.warns(BudgetRaised, match="34 rows are asked for"):
+        generated(model, prompt(120), 2)
+    assert kv.last is not None
+    assert kv.last.budget_raised
+
+
+def test_all_rows_but_a_few_may_be_kept(daemon: Any, model: Any) -> None:
+    """More steps than a move may have: it is made in one."""
+    ids = prompt(900, seed=11)
+    with chunkkv.compress(model, method="snapkv", keep_ratio=0.98, endpoint=daemon.prefix()) as kv:
+        generated(model, ids, 2)
+    assert kv.last is not None
+    assert set(kv.last.rows_after.values()) == {882}
+    assert not kv.failures
 
 
 @pytest.mark.parametrize("tokens", [47, 120, 121])

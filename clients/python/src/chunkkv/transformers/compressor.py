@@ -39,7 +39,7 @@ _open: list[Compressor] = []  # blocks that are open now, of all threads
 
 def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None = None,
              max_tokens: int | None = None, method: str | Policy | Sequence[Policy] = "chunkkv",
-             every: int | None = None, protect: Sequence[Range] = (), voted: float | None = None,
+             every: int | None = None, protect: Sequence[Range] = (), voted: float | str | Decimal | None = None,
              chunk_lengths: Sequence[int] | None = None,
              on_error: OnError = "raise", timeout: float = 60.0, client: Client | None = None,
              endpoint: str | None = None, **options: Any) -> Compressor:
@@ -64,7 +64,7 @@ def compress(model: torch.nn.Module, *, keep_ratio: float | str | Decimal | None
         protect: half-open ranges of positions that are kept; they must end within the prompt, unless `every` is given.
         voted: this part of the budget is for the rows that all layers agree on, as method "vote" finds them; the method
             has the rest, and each layer may choose for itself.  With method="snapkv", sinks=1, recent=4 and three
-            quarters (0.75) plain text loses no more than with SnapKV, and planted answers are still found.
+            quarters (0.75) plain text lost no more than by SnapKV with a maximum pool, and planted answers were found.
         chunk_lengths: with method "chunk-at": lengths of the chunks, all tokens together.
         on_error: "continue" = where the daemon refuses and nothing is lost, go on with all rows; see `failures`.  What
             is wrong with these arguments is raised all the same.
@@ -186,7 +186,9 @@ class Compressor:
         """Ask the daemon now what it would refuse, or do otherwise, after the prompt."""
         layers = fresh_layers(self._model.config)[1]
         answer = try_settings(client, self._place, layers, self._settings)
-        if answer is not None and answer.groups[0].budget_raised and self._settings.keep_ratio is None:
+        # with `voted`, which rows are always kept is known with the prompt
+        known = self._settings.keep_ratio is None and self._settings.voted is None
+        if answer is not None and answer.groups[0].budget_raised and known:
             self._warn_raised(self._settings.max_tokens or 0, answer.physical_len)
 
     def _warn_raised(self, asked: int, kept: int) -> None:

@@ -75,9 +75,12 @@ class Report:
 
     def __str__(self) -> str:
         before, after = (sum(rows.values()) / len(rows) for rows in (self.rows_before, self.rows_after))
-        return (f"{before:.0f} rows -> {after:.0f} ({after / before:.1%}{self._remark()}) in each of "
-                f"{len(self.rows_after)} layers, {self.bytes_before / 1e6:.1f} MB -> {self.bytes_after / 1e6:.1f} MB, "
-                f"{self.seconds * 1e3:.1f} ms")
+        least, most = min(self.rows_after.values()), max(self.rows_after.values())
+        where = f"in each of {len(self.rows_after)} layers"
+        if least < most:
+            where = f"in the mean of {len(self.rows_after)} layers, which have {least} to {most}"
+        return (f"{before:.0f} rows -> {after:.0f} ({after / before:.1%}{self._remark()}) {where}, "
+                f"{self.bytes_before / 1e6:.1f} MB -> {self.bytes_after / 1e6:.1f} MB, {self.seconds * 1e3:.1f} ms")
 
     def _remark(self) -> str:
         if self.budget_raised:

@@ -10,14 +10,13 @@ from typing import Unpack
 from ..answer import Answer
 from ..cache import Cache
 from ..client import Client
-from ..errors import ChunkkvError, CoreDied, DeviceError
+from ..errors import CannotCompress, ChunkkvError, CoreDied, DeviceError
 from ..job import GroupJob, Table
 from ..policy import Policy
 from ..ranges import Range, count, positions_of, rows_from_ranges
 from ..request import CompressRequest
-from ..wire import CacheState
+from ..wire import CacheState, Code
 from .arena import capacity_for
-from .asked import as_argument
 from .registered import Registered, Unit
 from .report import Report
 from .settings import Settings, of_the_model, ranges_voted
@@ -64,7 +63,7 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
     except ChunkkvError as error:
         if error.cache != CacheState.CLEAN or found:
             store.broken = str(error)
-        raise as_argument(error) from None
+        raise settings.as_asked(error) from None
     heads = _take_over(store, found)
     _settle(store, settings)
     return Report(
@@ -78,10 +77,15 @@ def compress_store(client: Client, store: Store, settings: Settings) -> Report:
 def _ask(client: Client, cache: Cache, timeout: float, **request: Unpack[CompressRequest]) -> Answer:
     """The answer, also if the device fails while rows move: the next daemon goes on where this one stopped.
 
-    Memory of a GPU needs a daemon for that; in shared memory the client finishes by itself.
+    Memory of a GPU needs a daemon for that; in shared memory the client finishes by itself.  A move of more steps than
+    there may be, as where nearly all rows stay, is made in one, and nobody could go on with that.
     """
     try:
         return client.compress(cache, timeout=timeout, **request)
+    except CannotCompress as error:
+        if error.code != Code.TOO_MANY_STEPS:
+            raise
+        return client.compress(cache, timeout=timeout, **{**request, "single_pass": True})
     except (CoreDied, DeviceError) as error:
         if error.cache != CacheState.TORN_REPAIRABLE:
             raise

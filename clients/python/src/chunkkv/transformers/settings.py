@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -11,11 +12,11 @@ from .. import methods
 from ..answer import GroupResult
 from ..checks import whole
 from ..connection import deadline
-from ..errors import Unsupported, invalid
+from ..errors import ChunkkvError, Unsupported, invalid
 from ..policy import MILLION, Policy, millionths
 from ..ranges import Range, checked
 from ..wire import KeptAll
-from .asked import check_lengths, check_policy, halves_of, policies_of
+from .asked import as_argument, check_lengths, check_policy, halves_of, policies_of
 from .store import Store
 
 LEAST_QUERIES = 64  # what the profiles look at, at most
@@ -38,7 +39,7 @@ class Settings:
     max_tokens: int | None
     every: int | None
     protect: Sequence[Range]
-    voted: float | None
+    voted: float | str | Decimal | None
     chunk_lengths: Sequence[int] | None
     on_error: OnError
     timeout: float
@@ -77,10 +78,9 @@ class Settings:
 
     def _check_voted(self, policies: Sequence[Policy]) -> None:
         """The vote gets a part of a budget, and the method what is left of it."""
-        if not isinstance(self.voted, int | float) or isinstance(self.voted, bool):
-            raise TypeError(f"voted must be a number, not {self.voted!r}")
-        if not 0 < self.voted < 1:
-            raise invalid("voted", f"must be between 0 and 1, is {self.voted}; method \"vote\" lets the vote have all")
+        assert self.voted is not None
+        if millionths(self.voted, "voted") == MILLION:
+            raise invalid("voted", f"is {self.voted!r}, which leaves nothing to the method: that is method=\"vote\"")
         if any(policy.selector == "h2o" for policy in policies):
             raise Unsupported("voted is a part of a budget, and h2o has budgets of its own")
 
@@ -131,7 +131,9 @@ class Settings:
     def query_rows(self) -> int:
         """Newest query rows to record; 0 = none."""
         reading = [policy for policy in self.policies((0, 1)) if policy.reads_queries]
-        return max([LEAST_QUERIES, *(policy.window or 0 for policy in reading)]) if reading or self.voted else 0
+        if not reading and self.voted is None:
+            return 0
+        return max([LEAST_QUERIES, *(policy.window or 0 for policy in reading)])
 
     @property
     def all_queries(self) -> bool:
@@ -185,7 +187,15 @@ class Settings:
     def vote(self, rows: int) -> tuple[Policy, int]:
         """What is asked first, with `voted`: the policy, and its part of the budget for so many rows."""
         assert self.voted is not None
-        return methods.vote(), max(1, int(self.rows_to_keep(rows) * self.voted))
+        return methods.vote(), max(1, self.rows_to_keep(rows) * millionths(self.voted, "voted") // MILLION)
+
+    def as_asked(self, error: ChunkkvError) -> ChunkkvError:
+        """The error with its field in terms of compress()'s arguments."""
+        error = as_argument(error)
+        ranges = re.match(r"protect\[(\d+)\]", error.field)
+        if self.voted is not None and ranges and int(ranges[1]) >= len(self.protect):
+            error.field = "voted"
+        return error
 
     def rows_to_keep(self, tokens: int) -> int:
         """The budget for so many tokens, as the daemon counts it; all of them where there is none."""

@@ -18,7 +18,6 @@ from ..errors import Busy, CannotCompress, ChunkkvError, DeadlineExceeded, Drain
 from ..job import Queries
 from ..layout import CacheLayout
 from .arena import Arena, QueryRing
-from .asked import as_argument
 from .place import Place
 from .registered import Registration
 from .settings import Settings, ranges_voted
@@ -44,7 +43,7 @@ def try_settings(client: Client, place: Place, layers: Sequence[int], settings: 
             if settings.voted is not None:
                 vote, most = settings.vote(rows)
                 voted = client.plan(cache, rows=rows, table=[0], queries=queries, policy=vote, max_tokens=most,
-                                    timeout=settings.timeout)
+                                    protect=settings.protect, timeout=settings.timeout)
                 protect += ranges_voted(voted.groups[0])
             return client.compress(cache, rows=rows, table=[0], queries=queries, policy=policy, protect=protect,
                                    chunk_lengths=lengths, single_pass=True,
@@ -52,7 +51,7 @@ def try_settings(client: Client, place: Place, layers: Sequence[int], settings: 
     except (Busy, CannotCompress, DeadlineExceeded, Draining, SessionLost):  # the request itself will tell
         return None
     except ChunkkvError as error:
-        raise as_argument(error) from None
+        raise settings.as_asked(error) from None
 
 
 @contextmanager
