@@ -56,7 +56,7 @@ START_TEST(cpu_daemon_refuses) {
         memory.piece_sizes = sizes;
         ck_assert_int_eq(chunkkv_region_register_device(model.client, &memory, CHUNKKV_ACCESS_READ, 0, &id, &error), -EREMOTEIO);
         ck_assert_int_eq(error.code, CHUNKKV_CODE_UNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(error.detail, "offer: refused with UNSUPPORTED"));
+        ck_assert_ptr_nonnull(strstr(error.detail, "offer: this daemon serves the CPU and maps no memory of a GPU: ask one with --backend cuda"));
         ck_assert_uint_eq(id, 7);
         ck_assert_int_eq(close(fds[0]), 0);     /* it stayed ours */
         ck_assert_int_eq(chunkkv_ping(model.client, 0, &pong, &error), 0);

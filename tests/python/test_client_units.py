@@ -8,6 +8,8 @@ import subprocess
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from google.protobuf import descriptor_pb2
 import chunkkv
 from chunkkv import exchange, ranges, side, wire
 from chunkkv._pb import chunkkv_pb2 as pb
+from chunkkv.arrays import address_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -385,6 +388,25 @@ def test_latent_layout_has_one_plane_and_one_head() -> None:
         assert layout.groups == (chunkkv.LayerGroup((0, 1), 1, 16, 24, 0, 4, 5),)
         assert [plane.kind for plane in layout.planes] == [chunkkv.PlaneKind.LATENT]
         assert layout.planes[0].address(1, 2, 0, 3, 4) == 256 + 4 * (((1 * 5 + 2) * 4 + 3) * 24 + 4)
+
+
+@pytest.mark.parametrize(("given", "name"), [
+    ({"axes": 5}, "axes"), ({"region": 5}, "region"), ({"keys": 5}, "keys"), ({"values": 5}, "values"),
+    ({"keys": [5], "values": [5]}, r"keys\[0\]"), ({"keys": [[1.0]]}, r"keys\[0\]"),
+    ({"keys": [5], "values": None, "axes": "b2thd"}, r"keys\[0\]"),
+    ({"keys": [SimpleNamespace(shape=(2, 16, 1, 8), dtype="f32")]}, r"keys\[0\]"),
+], ids=str)
+def test_what_is_no_array_is_named(given: dict[str, Any], name: str) -> None:
+    array = np.zeros((2, 16, 1, 8), "f4")
+    region = chunkkv.Region(1, array.nbytes, wire.Access.READ_WRITE, address=address_of(array))
+    asked = {"keys": [array], "values": [array], "axes": "bthd", "q_heads": 4, "region": region}
+    assert chunkkv.CacheLayout.of_arrays(**asked)
+    with pytest.raises(TypeError, match=f"^{name} must be a"):
+        chunkkv.CacheLayout.of_arrays(**{**asked, **given})
+    uneven = SimpleNamespace(shape=array.shape, strides=(*array.strides, 4), dtype="f32",
+                             data_ptr=lambda: address_of(array))
+    with pytest.raises(chunkkv.InvalidArgument, match=r"keys\[0\]: shape .* has 4 axes, and there are 5 strides"):
+        chunkkv.CacheLayout.of_arrays(**{**asked, "keys": [uneven]})
 
 
 def test_keys_and_values_in_regions_of_their_own() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import chunkkv
 from chunkkv import Code, cuda
+from chunkkv.region import Region
 from chunkkv.registration import register_message
 from chunkkv.side import OfferKind
 from chunkkv.wire import Access
@@ -64,6 +65,57 @@ def test_extent_of_an_array() -> None:
         cuda._extent(of((3, 5)), 31)
     with pytest.raises(chunkkv.InvalidArgument, match="negative"):
         cuda._extent(of((3, 5), (-20, 2)), None)
+
+
+@pytest.mark.parametrize(("entry", "value", "words"), [
+    ("typestr", "f", r"\['typestr'\]: must be an order, .*, is 'f'"), ("typestr", None, "is None"),
+    ("typestr", "<f0", "is '<f0'"), ("data", None, r"\['data'\]: must be a pointer and .*, is None"),
+    ("data", (4096,), "must be a pointer"), ("data", (-1, False), rf"\['data'\]\[0\]: must be 0 to {2**64 - 1}, is -1"),
+    ("strides", (20, 2, 2), r"\['strides'\]: must have the 2 axes of shape \(3, 5\), has 3"),
+    ("strides", 7, "must be a tuple of whole numbers, is 7"), ("strides", (2**63, 2), "must be -"),
+    ("shape", (3, -5), r"\['shape'\]: must be 0 to"), ("shape", None, "must be a tuple of whole numbers, is None"),
+])
+def test_an_array_that_says_nonsense_of_itself(entry: str, value: Any, words: str) -> None:
+    """Of memory to export, and of an array that a layout is made of."""
+    array = of((3, 5))
+    array.__cuda_array_interface__[entry] = value
+    region = Region(1, 4096, Access.READ, address=4096)
+    for call in (lambda: cuda._extent(array, None), lambda: region.offset_of(array, "keys[0]")):
+        with pytest.raises(chunkkv.InvalidArgument, match=words) as caught:
+            call()
+        assert f"__cuda_array_interface__['{entry}']" in caught.value.field
+    del array.__cuda_array_interface__[entry]
+    if entry != "strides":
+        with pytest.raises(chunkkv.InvalidArgument, match=f"'{entry}'.: is missing"):
+            cuda._extent(array, None)
+    with pytest.raises(TypeError, match=r"shape.* must be a whole number, not 3\.0"):
+        cuda._extent(of((3.0, 5)), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["address", "size", "alloc_size", "offset", "buffer_id"])
+def test_numbers_of_device_memory_have_limits(name: str) -> None:
+    memory = cuda.DeviceMemory(0x7000, 500, UUID, BARE, 1000, 300, 77)
+    for value in (-1, 2**64):
+        limit = rf"DeviceMemory\.{name}: must be [01] to {2**64 - 1}, is {value}"
+        with pytest.raises(chunkkv.InvalidArgument, match=limit):
+            dataclasses.replace(memory, **{name: value})
+    with pytest.raises(TypeError, match=rf"DeviceMemory\.{name} must be a whole number, not None"):
+        dataclasses.replace(memory, **{name: None})
+
+
+def test_other_members_of_device_memory() -> None:
+    memory = cuda.DeviceMemory(0x7000, 500, UUID, BARE, 1000, 2**64 - 1, 77)
+    limit = rf"register_region\.offset: must be 0 to {2**64 - 1}, is {2**64}"
+    with pytest.raises(chunkkv.InvalidArgument, match=limit):
+        register_message(memory, 1, 100, Access.READ, lambda *_: b"")
+    for name in ("device_uuid", "handle"):
+        with pytest.raises(TypeError, match=rf"DeviceMemory\.{name} must be a bytes, not str"):
+            dataclasses.replace(memory, **{name: "x"})
+    with pytest.raises(TypeError, match=r"pieces\[0\] must be a descriptor and its bytes, not 5"):
+        dataclasses.replace(memory, pieces=(5,))
+    for piece in ((-1, 100), (3, 0), (3, 2**64)):
+        with pytest.raises(chunkkv.InvalidArgument, match=r"pieces\[0\]\[.\]: must be"):
+            dataclasses.replace(memory, pieces=(piece,))
 
 
 @pytest.mark.parametrize("strides", [None, (16, 2)])

@@ -172,11 +172,12 @@ def test_each_kind_of_memory_in_its_place(gpu_client: chunkkv.Client, new_daemon
             lambda: gpu_client.plan(cache.cache, **cache.request() | {"table": table}), "in a memfd")
     with chunkkv.Client(new_daemon().prefix()) as cpu:
         refused(Code.UNSUPPORTED, "register_region.cuda_ipc", lambda: DeviceCache(cpu), "--backend cuda")
-        refused(Code.UNSUPPORTED, "offer.kind", lambda: DeviceCache(cpu, vmm=True))
+        refused(Code.UNSUPPORTED, "offer.kind", lambda: DeviceCache(cpu, vmm=True),
+                "no memory of a GPU, CUDA_VMM: ask one with --backend cuda, or send a memfd")
 
 
 def test_what_the_gpu_does_not_compute(gpu_client: chunkkv.Client) -> None:
     cache = DeviceCache(gpu_client)
     request = cache.request() | {"policy": chunkkv.Policy(scorer="lagkv")}
     refused(Code.UNSUPPORTED, "compress.groups[0].policies[0].scorer", lambda: gpu_client.plan(cache.cache, **request),
-            "--backend cpu")
+            "choose another method, or give a copy in host memory to a daemon with --backend cpu")

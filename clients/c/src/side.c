@@ -148,8 +148,21 @@ static int record_fault(struct chunkkv_error *ret_error, int error, const char *
         return ckv__fault(ret_error, error, "", "%s: %s", what, strerror(-error));
 }
 
+/* A refusal on the side socket is a code alone; of an offer UNSUPPORTED means what a daemon on the CPU says of a handle. */
+static void refusal_text(uint32_t code, const char *what, char ret_text[static CKV_STATUS_DETAIL_MAX + 1]) {
+        const struct ckv_record_status status = { .detail = CKV_D_NO_DEVICE_MEMORY };
+
+        if (code == CKV_CODE_UNSUPPORTED && strcmp(what, "offer") == 0)
+                ckv_status_detail_format(&status, ret_text);
+        else
+                (void)snprintf(ret_text, CKV_STATUS_DETAIL_MAX + 1, "refused with %s", ckv_code_to_string(code));
+}
+
 static int record_refusal(struct chunkkv_error *ret_error, uint32_t code, const char *what) {
-        (void)ckv__fault(ret_error, -EREMOTEIO, "", "%s: refused with %s", what, ckv_code_to_string(code));
+        char text[CKV_STATUS_DETAIL_MAX + 1];
+
+        refusal_text(code, what, text);
+        (void)ckv__fault(ret_error, -EREMOTEIO, "", "%s: %s", what, text);
         if (ret_error) {
                 ret_error->code = code;
                 ret_error->radius = (uint32_t)ckv_code_radius(code);

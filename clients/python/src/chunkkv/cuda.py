@@ -13,16 +13,17 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from . import cuda_driver as cu
-from .checks import MOST_64, whole
+from .arrays import CudaInterface
+from .checks import MOST_64, of_type, whole
 from .errors import InvalidArgument, Unsupported, invalid
 from .wire import Code
 
 MOST_PIECES = 8192  # of one region
+_MOST_FD = (1 << 31) - 1
 _TORCH_HANDLE_VERSION = 2  # newest header of torch's handles that is known: version, type, 64 bytes
 
 
@@ -67,6 +68,16 @@ class DeviceMemory:
     _owner: _Descriptors | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        for name, value, least in (("address", self.address, 0), ("size", self.size, 1), ("offset", self.offset, 0),
+                                   ("alloc_size", self.alloc_size, 1), ("buffer_id", self.buffer_id, 0)):
+            whole(f"DeviceMemory.{name}", value, least, MOST_64)
+        of_type("DeviceMemory.device_uuid", self.device_uuid, bytes)
+        of_type("DeviceMemory.handle", self.handle, bytes)
+        for i, piece in enumerate(self.pieces):
+            if not isinstance(piece, tuple | list) or len(piece) != 2:
+                raise TypeError(f"DeviceMemory.pieces[{i}] must be a descriptor and its bytes, not {piece!r}")
+            whole(f"DeviceMemory.pieces[{i}][0]", piece[0], 0, _MOST_FD)
+            whole(f"DeviceMemory.pieces[{i}][1]", piece[1], 1, MOST_64)
         if self._owner is None or not self._owner.all.issuperset(fd for fd, _ in self.pieces):
             object.__setattr__(self, "_owner", _Descriptors(self.pieces) if self.pieces else None)
 
@@ -114,7 +125,10 @@ def _extent(memory: Any, size: int | None) -> tuple[int, int]:
         storage = memory.untyped_storage()
         address, total = storage.data_ptr(), storage.nbytes()
     elif hasattr(memory, "__cuda_array_interface__"):
-        address, total = _array_extent(memory.__cuda_array_interface__)
+        array = CudaInterface(memory, "register_region")
+        if any(stride < 0 for stride in array.strides):
+            raise invalid("register_region", "an array with negative strides")
+        address, total = array.address, array.extent
     else:
         if size is None:
             raise TypeError("export() of a device pointer needs its size")
@@ -122,22 +136,6 @@ def _extent(memory: Any, size: int | None) -> tuple[int, int]:
     if total == 0:
         raise invalid("register_region", "the tensor or array has no bytes")
     return address, whole("register_region.size", total if size is None else size, 1, total)
-
-
-def _array_extent(interface: dict[str, Any]) -> tuple[int, int]:
-    """Pointer and bytes from the first element to the end of the last."""
-    shape: Sequence[int] = interface["shape"]
-    item, strides = int(interface["typestr"][2:]), interface.get("strides")
-    if 0 in shape:
-        return int(interface["data"][0]), 0
-    if strides is None:
-        elements = 1
-        for length in shape:
-            elements *= length
-        return int(interface["data"][0]), elements * item
-    if any(stride < 0 for stride in strides):
-        raise invalid("register_region", "an array with negative strides")
-    return int(interface["data"][0]), sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + item
 
 
 def export(memory: Any, size: int | None = None) -> DeviceMemory:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._pb import chunkkv_pb2 as pb
-from .arrays import Axes
+from .arrays import Axes, no_array
 from .checks import of_type, out_of_range, whole
 from .dtypes import element_type
 from .errors import invalid
@@ -158,6 +158,7 @@ def _plane(array: Any, axes: str, kind: PlaneKind, region: Region, layer: int, d
 
 def regions_of(region: Region | Sequence[Region], count: int) -> list[Region]:
     """A region for each of so many arrays."""
+    of_type("region", region, Region, list, tuple)
     regions = [region] * count if isinstance(region, Region) else list(region)
     for i, item in enumerate(regions):
         of_type(f"region[{i}]", item, Region)
@@ -183,6 +184,18 @@ def _planes(arrays: Sequence[Any], axes: str, kind: PlaneKind, region: Region | 
     if len(shapes) != 1:
         raise invalid("layout", f"the layers differ in shape: {sorted(shapes)}")
     return planes, shapes.pop()
+
+
+def _check_arrays(name: str, arrays: Any) -> None:
+    """TypeError unless it can be counted and indexed, as a list can, and an array whose first axis is the layers."""
+    if not hasattr(arrays, "__len__") or not hasattr(arrays, "__getitem__") or isinstance(arrays, str | bytes | dict):
+        raise TypeError(f"{name} must be a sequence of arrays, not {type(arrays).__name__}")
+
+
+def _dtype_of(array: Any, field: str) -> Any:
+    if not hasattr(array, "dtype"):
+        raise no_array(array, field)
+    return array.dtype
 
 
 def _numbers(planes: Sequence[Plane], layers: Sequence[int] | None) -> tuple[int, ...]:
@@ -224,16 +237,22 @@ class CacheLayout:
 
         Example: `CacheLayout.of_arrays(caches, axes="b2thd", q_heads=32, region=region)`.
         """
+        of_type("axes", axes, str)
+        _check_arrays("keys", keys)
         if "2" in axes:
             place, axes = axes.index("2"), axes.replace("2", "")
             at = (slice(None),) * place
             for i, array in enumerate(keys):
+                if not hasattr(array, "shape"):
+                    raise no_array(array, f"keys[{i}]")
                 if len(array.shape) <= place or int(array.shape[place]) != 2:
                     raise invalid(f"keys[{i}]", f"shape {tuple(array.shape)} has no axis of 2 where the axes say so")
             keys, values = [a[(*at, 0)] for a in keys], [a[(*at, 1)] for a in keys]
+        if values is not None:
+            _check_arrays("values", values)
         if values is None or len(keys) != len(values) or not keys:
             raise invalid("layout", "as many values as keys are needed, at least one")
-        kind = element_type(dtype if dtype is not None else keys[0].dtype)
+        kind = element_type(dtype if dtype is not None else _dtype_of(keys[0], "keys[0]"))
         k_planes, (blocks, heads, tokens, dim_k) = _planes(keys, axes, PlaneKind.K, region, layers, kind, scale, "keys")
         v_planes, (blocks_v, heads_v, tokens_v, dim_v) = _planes(
             values, value_axes or axes, PlaneKind.V, region if value_region is None else value_region, layers, kind,
@@ -262,9 +281,10 @@ class CacheLayout:
             dtype: element type, needed where the array's own does not tell ("bf16" held as uint16).
             scale: value = stored value * scale; 0 = 1.
         """
-        if not arrays:
+        _check_arrays("arrays", arrays)
+        if not len(arrays):
             raise invalid("layout", "at least one array is needed")
-        kind = element_type(dtype if dtype is not None else arrays[0].dtype)
+        kind = element_type(dtype if dtype is not None else _dtype_of(arrays[0], "arrays[0]"))
         planes, (blocks, heads, tokens, dim) = _planes(arrays, axes, PlaneKind.LATENT, region, layers, kind, scale,
                                                        "arrays")
         layout = cls((LayerGroup(_numbers(planes, layers), heads, q_heads, dim, 0, tokens, blocks),), tuple(planes))

@@ -111,7 +111,7 @@ class Region:
 
     def offset_of(self, array: Any, path: str = "array") -> int:
         """Byte offset of an array's first element, which must lie in the region."""
-        offset = address_of(array) - self.address
+        offset = address_of(array, path) - self.address
         if self.address == 0 or not 0 <= offset < self.size:
             raise invalid(path, f"the array does not lie in region {self.id}")
         return offset

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from ._pb import chunkkv_pb2 as pb
-from .checks import of_type
+from .checks import MOST_64, of_type, whole
 from .cuda import DeviceMemory
 from .errors import invalid
 from .memory import SharedMemory
@@ -27,6 +27,8 @@ def register_message(memory: SharedMemory | DeviceMemory | int, offset: int, siz
         access: what the daemon may do with it.
         offer: sends a descriptor over the side socket.
     """
+    if isinstance(memory, DeviceMemory):
+        whole("register_region.offset", memory.offset + offset, 0, MOST_64)
     body = pb.RegisterRegion(offset=offset, size=size, access=int(access))  # type: ignore[arg-type]
     if isinstance(memory, DeviceMemory):
         body.offset += memory.offset

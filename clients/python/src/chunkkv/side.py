@@ -93,7 +93,9 @@ _REFUSALS = {
     Code.SPARSE: ("offer.fd", "the memfd must be fully allocated: st_blocks * 512 at least its size of {size}"),
     Code.HANDLE_INVALID: ("offer.fd", "the descriptor must be a memfd on tmpfs or hugetlbfs"),
     Code.OUT_OF_RANGE: ("offer.size", "the memfd must have exactly the {size} bytes declared"),
-    Code.UNSUPPORTED: ("offer.kind", "this daemon takes no memory of kind {kind}"),
+    # the daemon knows one kind that it may not take, CUDA_VMM
+    Code.UNSUPPORTED: ("offer.kind", "this daemon serves the CPU and maps no memory of a GPU, {kind}: ask one with "
+                                     "--backend cuda, or send a memfd"),
     Code.INVALID_ARGUMENT: ("offer.size", "the size must be at least 1, is {size}"),
     Code.QUOTA: ("offer", "too many descriptors are offered and not yet registered"),
     Code.NOT_FOUND: ("withdraw.token", "no such offer: taken, withdrawn, or older than 60 s"),
@@ -232,4 +234,5 @@ def _refusal(record: SideRecord, code: int) -> ChunkkvError:
     name = SideType(record.type).name.lower()
     known = Code(code) if code in Code._value2member_map_ else Code.INTERNAL
     field, detail = _REFUSALS.get(known, (name, f"the daemon refused {name}"))
-    return from_code(code, detail.format(size=record.size, kind=record.kind), field=field)
+    kind = OfferKind(record.kind).name if record.kind in OfferKind._value2member_map_ else record.kind
+    return from_code(code, detail.format(size=record.size, kind=kind), field=field)
