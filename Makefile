@@ -112,7 +112,8 @@ help:
 	@echo "make fuzz      MINUTES=1: every fuzz target for its share of so many minutes; installs clang"
 	@echo "make soak      MINUTES=1: many users, honest and hostile, engines and gates killed: what grows?"
 	@echo "make reliability-report      MINUTES=1 of fuzzing: all figures of docs/reliability.md; takes half an hour"
-	@echo "make bench     speed beside the limits of the machine; hit or miss for each gate; ten minutes; QUICK=1: one; BESIDE=1: only moves and round trips again;"
+	@echo "make bench     speed beside the limits of the machine; hit or miss for each gate; ten minutes; BESIDE=1: only moves and round trips again;"
+	@echo "               QUICK=1: one minute, without sequences of 32768 and 131072 tokens, one thread, growth past 131072 rows, half the repetitions;"
 	@echo "               BENCH_CPU=1: CPU time in place of the clock's, where neighbours never pause"
 	@echo "make bench-peers             kvpress and the daemon take turns: times, memory, rows; installs torch and kvpress"
 	@echo "make bench-report            write what both found into docs/performance.md"
@@ -163,7 +164,7 @@ GOLDEN ?= all
 CUDA_TESTS = $(filter test_cuda_% test_fake_cuda test_client_export,$(TESTS))
 check-cuda:
 	@tools/setup check
-	@$(MAKE) $(JOBS) all $(patsubst %,$(O)/%,$(CUDA_TESTS) chunkkvd-standin fake/libcuda.so.1)
+	@$(MAKE) $(JOBS) all $(patsubst %,$(O)/%,$(CUDA_TESTS) chunkkvd-standin compress-cuda fake/libcuda.so.1)
 	@CHUNKKV_TEST_TIMEOUT=3600 CKV_CUDA_GOLDEN=$(GOLDEN) tests/run-unit $(O) $(CUDA_TESTS)
 	@CHUNKKV_BUILD=$(abspath $(O)) PYTHONPATH=clients/python/src build/venv/bin/python -m pytest -q --tb=short \
 	    -p no:cacheprovider tests/python/test_cuda_*.py

@@ -18,12 +18,20 @@ enum { ROW_BYTES = 3 * 64 * 2 };
 static int tensors_read(const char *path, void *to, size_t size) {
         FILE *file = fopen(path, "rb");
         uint64_t header;
-        int r = file && fread(&header, sizeof(header), 1, file) == 1 &&
-                fseek(file, (long)(sizeof(header) + header), SEEK_SET) == 0 && fread(to, size, 1, file) == 1;
+        int ok;
 
-        if (file)
-                (void)fclose(file);
-        return r ? 0 : -1;
+        if (!file) {
+                perror(path);
+                return -1;
+        }
+        ok = fread(&header, sizeof(header), 1, file) == 1 && header < 1 << 30 &&
+             fseek(file, (long)(sizeof(header) + header), SEEK_SET) == 0 && fread(to, size, 1, file) == 1;
+        if (ferror(file))
+                perror(path);
+        else if (!ok)
+                (void)fprintf(stderr, "%s: no safetensors file of at least %zu bytes of tensors\n", path, size);
+        (void)fclose(file);
+        return ok ? 0 : -1;
 }
 
 /* Rows of keys and values that are not those that the daemon says it kept. */
@@ -57,14 +65,14 @@ int main(int argc, char **argv) {
         char text[CHUNKKV_ERROR_TEXT], *before = NULL;
         unsigned wrong = 1;
 
+        if (argc != 2) {
+                (void)fprintf(stderr, "usage: %s needle-1k.safetensors\n", argv[0]);
+                return 2;
+        }
         if (chunkkv_connect(NULL, &client, &error) || chunkkv_dense_create(client, &shape, &kv, &error))
                 goto failed;
-        if (tensors_read(argv[argc - 1], kv.memory.address, kv.memory.size)) {
-                perror(argv[argc - 1]);
-                goto end;
-        }
         before = malloc(kv.memory.size);
-        if (!before)
+        if (!before || tensors_read(argv[1], kv.memory.address, kv.memory.size))
                 goto end;
         memcpy(before, kv.memory.address, kv.memory.size);
         if (chunkkv_dense_compress(client, &kv, CHUNKKV_MODE_IN_PLACE, shape.rows, 200000, &result, &error))

@@ -9,7 +9,7 @@
 #include <vector>
 
 int main(int argc, char **argv) {
-    std::ifstream file(argv[argc - 1], std::ios::binary);
+    std::ifstream file(argc == 2 ? argv[1] : "", std::ios::binary);
     uint64_t header = 0, wrong = 0;
     file.read(reinterpret_cast<char *>(&header), sizeof header).ignore(static_cast<std::streamsize>(header));
     const std::vector<char> before(std::istreambuf_iterator<char>(file), {});
@@ -20,7 +20,11 @@ int main(int argc, char **argv) {
     auto check = [&](int r) { if (r) throw std::runtime_error(error.detail); };
     check(chunkkv_connect(nullptr, &client, &error));
     check(chunkkv_dense_create(client, &shape, &kv, &error));
-    std::memcpy(kv.memory.address, before.data(), std::min<size_t>(before.size(), kv.memory.size));
+    if (before.size() < kv.memory.size) {
+        std::fprintf(stderr, "usage: %s FILE, a safetensors file of at least %zu bytes of tensors\n", argv[0], kv.memory.size);
+        return 2;
+    }
+    std::memcpy(kv.memory.address, before.data(), kv.memory.size);
     check(chunkkv_dense_compress(client, &kv, CHUNKKV_MODE_IN_PLACE, shape.rows, 200000, &result, &error));
     std::vector<uint32_t> rows(result->groups->physical_len);
     for (uint32_t layer = 0; layer < shape.layers; layer++) {

@@ -95,19 +95,38 @@ static int device_open(struct engine *engine) {
 
 /* The tensors of a safetensors file begin behind its header, whose length comes first. */
 static int tensors_read(struct engine *engine, const char *path) {
-        FILE *file = fopen(path, "rb");
+        FILE *file;
         uint64_t header;
         int ok;
 
         engine->before = malloc(BYTES);
         engine->now = malloc(BYTES);
-        ok = file && engine->before && engine->now && fread(&header, sizeof(header), 1, file) == 1 &&
-             fseek(file, (long)(sizeof(header) + header), SEEK_SET) == 0 && fread(engine->before, BYTES, 1, file) == 1;
-        if (!ok)
+        file = engine->before && engine->now ? fopen(path, "rb") : NULL;
+        if (!file) {
                 perror(path);
-        if (file)
-                (void)fclose(file);
+                return -1;
+        }
+        ok = fread(&header, sizeof(header), 1, file) == 1 && header < 1 << 30 &&
+             fseek(file, (long)(sizeof(header) + header), SEEK_SET) == 0 && fread(engine->before, BYTES, 1, file) == 1;
+        if (ferror(file))
+                perror(path);
+        else if (!ok)
+                (void)fprintf(stderr, "%s: no safetensors file of at least %d bytes of tensors\n", path, BYTES);
+        (void)fclose(file);
         return ok ? 0 : -1;
+}
+
+/* strtod alone would take "0.2x", "abc", "-1" and "nan". */
+static int ratio_parse(const char *text, uint32_t *ret_millionths) {
+        char *end;
+        double value = strtod(text, &end);
+
+        if (end == text || *end || text[strspn(text, "0123456789.")] || value < 1e-6 || value > 1) {
+                (void)fprintf(stderr, "RATIO %s: must be a decimal number of at least 0.000001 and at most 1\n", text);
+                return -1;
+        }
+        *ret_millionths = (uint32_t)(value * 1e6 + 0.5);
+        return 0;
 }
 
 /* Export the allocation, let the daemon map it, and say what lies where. */
@@ -211,14 +230,18 @@ static int run(const struct engine *engine, uint32_t keep_ratio) {
 
 int main(int argc, char **argv) {
         struct engine engine = { 0 };
+        uint32_t ratio;
         int wrong = 0, r = -1;
 
         if (argc < 3) {
                 (void)fprintf(stderr, "usage: %s needle-1k.safetensors RATIO...\n", argv[0]);
                 return 2;
         }
+        for (int i = 2; i < argc; i++)
+                if (ratio_parse(argv[i], &ratio))
+                        return 2;
         if (device_open(&engine) == 0 && tensors_read(&engine, argv[1]) == 0 && cache_register(&engine) == 0)
-                for (int i = 2; i < argc && (r = run(&engine, (uint32_t)(strtod(argv[i], NULL) * 1e6 + 0.5))) >= 0; i++)
+                for (int i = 2; i < argc && ratio_parse(argv[i], &ratio) == 0 && (r = run(&engine, ratio)) >= 0; i++)
                         wrong += r;
         chunkkv_device_release(&engine.exported);
         /* the daemon has let go of the memory once the session is over; only then may it be freed */

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from daemon import build_directory
+
 ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data" / "needle-1k.safetensors"
 sys.path.insert(0, str(ROOT / "tools"))
 
 import demo_cuda  # noqa: E402
@@ -49,3 +53,34 @@ def test_the_device_is_what_the_engine_names(
     assert demo_cuda.run_engine(tmp_path, "nowhere") == (1, line)
     assert said in demo_cuda.ran_on(line)
     assert "no memory" in capfd.readouterr().err
+
+
+# ---- the engine, examples/compress_cuda.c
+
+needs_engine = pytest.mark.skipif(not (build_directory() / "compress-cuda").exists(), reason="built by make check-cuda")
+
+
+def engine_refuses(*arguments: str | Path) -> str:
+    """What the engine says, on the stand-in for the driver and without a daemon, in one line."""
+    done = subprocess.run([build_directory() / "compress-cuda", *arguments], capture_output=True, text=True, check=False,
+                          env={**os.environ, "LD_LIBRARY_PATH": str(build_directory() / "fake")})
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@needs_engine
+@pytest.mark.parametrize("ratio", ["0.2x", "abc", "", "-1", "0", "1.1", "nan", "0x1", " 0.2", "1e-1", "0.0000001"])
+def test_a_ratio_that_is_none(ratio: str) -> None:
+    assert engine_refuses(DATA, "0.2", ratio).startswith(f"RATIO {ratio}: must be a decimal number of at least 0.00")
+
+
+@needs_engine
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    short, huge = tmp_path / "short", tmp_path / "huge"
+    short.write_bytes(DATA.read_bytes()[:100000])
+    huge.write_bytes(b"\xff" * 100000)
+    for path in (Path("/dev/null"), short, huge):
+        assert engine_refuses(path, "0.2") == f"{path}: no safetensors file of at least 7323648 bytes of tensors\n"
+    assert engine_refuses(tmp_path, "0.2") == f"{tmp_path}: Is a directory\n"
+    assert engine_refuses(tmp_path / "nope", "0.2") == f"{tmp_path}/nope: No such file or directory\n"
