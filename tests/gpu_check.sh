@@ -8,7 +8,8 @@
 # is missing and there is nvcc, it is built first.  Rows are in the order of what matters most: if the time ends early,
 # what was settled until then is in the report.  No row stops another, and one that hangs is WRONG.  --stand-in rehearses
 # the run without a GPU.  A build/gpu-check of other sources than those that lie here is refused.
-# The last line is the sum; the exit status is 1 if anything was WRONG or nothing was ok, and 2 if there is no report.
+# The last line is the sum; the exit status is 1 if anything was WRONG or nothing was ok, and 2 if there is no report, as
+# where there is no GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 pack=build/gpu-check budget=480 most_mib=64
@@ -253,6 +254,11 @@ report=${1:-build/gpu-check.txt}
 packed='' of='other sources'
 if [[ -e $pack/sources ]]; then read -r packed of <"$pack/sources"; fi
 [[ $packed == "$(sources)" ]] || give_up "$pack was made of $of, not of what lies here: tests/gpu_check.sh pack makes a new one"
+if [[ -z $driver ]]; then
+        # all rows would be WRONG for this one reason
+        said=$(timeout 60 "$pack/gpu-check" open 2>&1)
+        (($? != 3)) || give_up "no GPU can be used here, so no report is made: $(sed -n 's/^driver: \(.*\): WRONG$/\1/p' <<<"$said"); a rehearsal: --stand-in"
+fi
 mkdir -p "$(dirname "$report")" 2>/dev/null
 : 2>/dev/null >"$report" || give_up "no report can be written to $report"
 SECONDS=0

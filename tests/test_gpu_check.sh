@@ -38,6 +38,13 @@ row users 0
 row deaths 3
 row vmm 3
 
+# no driver, or no GPU, has a status of its own
+for library in "$work/libcuda.so.1" "$build/fake/libcuda.so.1"; do
+        FAKECUDA_FAIL=cuInit:0:100 "$build/gpu-check" --driver "$library" open >"$log" 2>&1
+        rc=$?
+        ((rc == 3)) || { echo "no GPU: status $rc" && cat "$log" && bad=1; }
+done
+
 # registers beside the bounds for the compiler of these images, where there is one
 compiler=$("$build/chunkkvd" --version | grep -oE '(nvcc|nvrtc) [0-9.]+')
 if grep -q "^${compiler:-none} .*ckv_k_move " <(tr -s ' ' <kernels/cuda/registers.txt); then
@@ -100,6 +107,8 @@ script 0 '^skipped: not installed here, .*: libnowhere.so.9$' 'echo "x: ok"'
 script 1 'ended at its limit.*: WRONG$' 'if [[ $* == *info ]]; then sleep 9; else echo "x: ok"; fi'
 script 1 '^== 4 peaks' 'echo "x: WRONG"; exit 1'
 script 1 '^0 ok, ' 'exit 0'
+script 2 '^gpu_check: no GPU can be used here, so no report is made: why: so; a rehearsal: --stand-in$' 'echo "driver: why: so: WRONG"; exit 3'
+(($(wc -l <"$log") == 1)) || { echo "more than one line where there is no GPU" && cat "$log" && bad=1; }
 script 2 'no report can be written' 'echo "x: ok"' /proc/nope/r
 script 2 '^usage' 'echo "x: ok"' --standin
 script 2 '^usage' 'echo "x: ok"' one two

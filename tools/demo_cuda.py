@@ -60,6 +60,8 @@ def daemon_program(build: Path, gpu: bool) -> Path:
     if "images for GPUs: none" not in version:
         print(version.splitlines()[1])
         return build / "chunkkvd"
+    if gpu and not gpu_is_here():
+        raise SystemExit("there is no GPU here: no driver starts that has one; --driver stand-in runs without")
     if gpu:
         raise SystemExit("chunkkvd was built with CUDA=0, and a GPU wants images: tools/setup cuda, make demo-cuda")
     print("images for GPUs: none; the stand-in needs none")

@@ -86,7 +86,7 @@ void gpu_open(const char *library, const char *probes_path, struct gpu *ret_gpu)
         *gpu = (struct gpu){ .library = library, .probes_path = probes_path };
         if (ckv_cuda_load(library, 0, &gpu->cuda, &fault) < 0) {
                 gpu_say("driver: %s: WRONG", fault.text);
-                exit(EXIT_FAILURE);
+                exit(GPU_NONE);
         }
         GPU(gpu, cuDeviceGet, &gpu->device, 0);
         GPU(gpu, cuDeviceGetUuid_v2, &uuid, gpu->device);

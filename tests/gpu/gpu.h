@@ -33,6 +33,8 @@ struct gpu {
         uint32_t failures;
 };
 
+enum { GPU_NONE = 3 };                  /* exit status: no row can say anything, for there is no driver or no GPU */
+
 /* gpu_open() - driver, context and stream; ends the process where there is none. Members are as in struct gpu; there may be no
  * such file of probes. */
 void gpu_open(const char *library, const char *probes_path, struct gpu *ret_gpu);

@@ -3,7 +3,7 @@
  *
  *     gpu-check [--driver LIBCUDA] [--probes IMAGE] ROW [ARGUMENT]
  *
- * Exit status: 0, or 1 if anything was wrong.
+ * Exit status: 0, 1 if anything was wrong, or 3 where there is no driver or no GPU.
  */
 #include "tests/gpu/gpu.h"
 
@@ -12,11 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What every row begins with, and no more: tests/gpu_check.sh asks whether there is a GPU. */
+static void row_open(struct gpu *gpu) {
+        gpu_say("device: %s", gpu->name);
+}
+
 static const struct {
         const char *name;
         void (*run)(struct gpu *gpu);
 } rows[] = {
-        { "info", gpu_row_info }, { "prims", gpu_row_prims }, { "conform", gpu_row_conform }, { "golden", gpu_row_golden },
+        { "open", row_open }, { "info", gpu_row_info }, { "prims", gpu_row_prims }, { "conform", gpu_row_conform }, { "golden", gpu_row_golden },
         { "peaks", gpu_row_peaks }, { "request", gpu_row_request }, { "ipc", gpu_row_ipc }, { "codes", gpu_row_codes },
         { "order", gpu_row_order }, { "busy", gpu_row_busy }, { "users", gpu_row_users }, { "vmm", gpu_row_vmm },
         { "deaths", gpu_row_deaths },

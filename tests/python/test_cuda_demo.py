@@ -41,6 +41,18 @@ def test_a_daemon_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
     assert "This ran on" not in done.stdout
 
 
+@pytest.mark.parametrize(("here", "words"), [(False, "there is no GPU here.*--driver stand-in"),
+                                             (True, "make demo-cuda")])
+def test_a_gpu_that_is_asked_for_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, words: str
+) -> None:
+    """Images are advised only where there is a GPU to load them."""
+    script(tmp_path / "chunkkvd", DAEMON.replace("sm_90", "none"))
+    monkeypatch.setattr(demo_cuda, "gpu_is_here", lambda: here)
+    with pytest.raises(SystemExit, match=words):
+        demo_cuda.daemon_program(tmp_path, gpu=True)
+
+
 @pytest.mark.parametrize(("line", "said"), [
     (DEVICE.format("stand-in for a GPU"), "without a GPU"),
     (DEVICE.format("NVIDIA H100"), "on a GPU, by its own driver"),
@@ -62,8 +74,8 @@ needs_engine = pytest.mark.skipif(not (build_directory() / "compress-cuda").exis
 
 def engine_refuses(*arguments: str | Path) -> str:
     """What the engine says, on the stand-in for the driver and without a daemon, in one line."""
-    done = subprocess.run([build_directory() / "compress-cuda", *arguments], capture_output=True, text=True, check=False,
-                          env={**os.environ, "LD_LIBRARY_PATH": str(build_directory() / "fake")})
+    done = subprocess.run([build_directory() / "compress-cuda", *arguments], capture_output=True, text=True,
+                          check=False, env={**os.environ, "LD_LIBRARY_PATH": str(build_directory() / "fake")})
     assert done.returncode in (1, 2)
     assert done.stderr.count("\n") == 1
     return done.stderr
