@@ -394,6 +394,8 @@ def test_latent_layout_has_one_plane_and_one_head() -> None:
     ({"axes": 5}, "axes"), ({"region": 5}, "region"), ({"keys": 5}, "keys"), ({"values": 5}, "values"),
     ({"keys": [5], "values": [5]}, r"keys\[0\]"), ({"keys": [[1.0]]}, r"keys\[0\]"),
     ({"keys": [5], "values": None, "axes": "b2thd"}, r"keys\[0\]"),
+    ({"dtype": 5}, "dtype"), ({"layers": 5}, "layers"), ({"layers": "0"}, "layers"),
+    ({"layers": [1.5]}, r"layers\[0\]"),
     ({"keys": [SimpleNamespace(shape=(2, 16, 1, 8), dtype="f32")]}, r"keys\[0\]"),
 ], ids=str)
 def test_what_is_no_array_is_named(given: dict[str, Any], name: str) -> None:

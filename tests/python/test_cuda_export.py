@@ -41,6 +41,11 @@ def test_other_handles_are_refused(handle: bytes, words: str) -> None:
     assert caught.value.field == "register_region.cuda_ipc.handle"
 
 
+def test_a_handle_that_is_a_text() -> None:
+    with pytest.raises(TypeError, match=r"^handle must be a bytes or bytearray, not str"):
+        cuda.unwrap_handle("x" * 64)  # type: ignore[arg-type]
+
+
 def test_expandable_segments_have_no_handle() -> None:
     with pytest.raises(chunkkv.Unsupported, match="expandable_segments:False") as caught:
         cuda.unwrap_handle(b"\x01e" + BARE)

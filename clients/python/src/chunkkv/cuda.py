@@ -97,6 +97,7 @@ def unwrap_handle(handle: bytes) -> bytes:
     Torch 2.5 and later put two bytes before them: a version, and 'c' for cudaMalloc or 'e' for expandable segments,
     which have no handle (c10/cuda/CUDACachingAllocator.cpp).
     """
+    of_type("handle", handle, bytes, bytearray)
     if len(handle) == cu.HANDLE_BYTES:
         return bytes(handle)
     if len(handle) < 2 or handle[0] > _TORCH_HANDLE_VERSION:

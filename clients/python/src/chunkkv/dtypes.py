@@ -34,7 +34,10 @@ def element_type(name: Any) -> DType:
     """
     if isinstance(name, DType):
         return name
-    text = name if isinstance(name, str) else str(name) if "torch" in str(name) else np.dtype(name).name
+    try:
+        text = name if isinstance(name, str) else str(name) if "torch" in str(name) else np.dtype(name).name
+    except (TypeError, ValueError):
+        raise TypeError(f"dtype must be a name, a NumPy type or a torch type, not {name!r}") from None
     found = _NAMES.get(text.removeprefix("torch.").lower())
     if found is None:
         raise invalid("dtype", f"{name!r} is no element type; known are {', '.join(sorted(_NAMES))}")

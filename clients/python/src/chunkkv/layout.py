@@ -192,6 +192,15 @@ def _check_arrays(name: str, arrays: Any) -> None:
         raise TypeError(f"{name} must be a sequence of arrays, not {type(arrays).__name__}")
 
 
+def _checked_layers(layers: Any) -> tuple[int, ...] | None:
+    """The layers that were named, each a number that a cache can have."""
+    if layers is None:
+        return None
+    if not hasattr(layers, "__len__") or isinstance(layers, str | bytes | dict):
+        raise TypeError(f"layers must be a sequence of whole numbers, not {type(layers).__name__}")
+    return tuple(whole(f"layers[{i}]", number, 0, MOST_LAYERS - 1) for i, number in enumerate(layers))
+
+
 def _dtype_of(array: Any, field: str) -> Any:
     if not hasattr(array, "dtype"):
         raise no_array(array, field)
@@ -238,6 +247,7 @@ class CacheLayout:
         Example: `CacheLayout.of_arrays(caches, axes="b2thd", q_heads=32, region=region)`.
         """
         of_type("axes", axes, str)
+        layers = _checked_layers(layers)
         _check_arrays("keys", keys)
         if "2" in axes:
             place, axes = axes.index("2"), axes.replace("2", "")
@@ -281,6 +291,7 @@ class CacheLayout:
             dtype: element type, needed where the array's own does not tell ("bf16" held as uint16).
             scale: value = stored value * scale; 0 = 1.
         """
+        layers = _checked_layers(layers)
         _check_arrays("arrays", arrays)
         if not len(arrays):
             raise invalid("layout", "at least one array is needed")
