@@ -67,9 +67,7 @@ static void print_length(const struct length *length, uint32_t threads, uint32_t
         print_number("over_shortest", enough * bench_median(over));
         print_number("over_low", enough * bench_quantile(over, 0.25));
         print_number("over_high", enough * bench_quantile(over, 0.75));
-        (void)printf(", \"spread\": %.4f, \"kept\": %u, \"dropped\": %u}\n",
-                     bench_spread(over->count > 0 ? over : &length->score), length->score.count, length->dropped);
-        (void)fflush(stdout);
+        bench_print_counts(over->count > 0 ? over : &length->score, enough > 0, length->score.count, length->dropped);
 }
 
 void bench_linear(const struct bench_case *c, uint32_t most, uint32_t threads, uint32_t repeats, const struct bench_pool *pool) {

@@ -213,6 +213,15 @@ double bench_spread(const struct bench_series *series) {
         return median > 0 ? (bench_quantile(series, 0.75) - bench_quantile(series, 0.25)) / median : 0;
 }
 
+void bench_print_counts(const struct bench_series *series, bool counts, uint32_t kept, uint32_t dropped) {
+        if (counts)
+                (void)printf(", \"spread\": %.4f", bench_spread(series));
+        else
+                (void)printf(", \"spread\": null");
+        (void)printf(", \"kept\": %u, \"dropped\": %u}\n", kept, dropped);
+        (void)fflush(stdout);
+}
+
 bool bench_disturbed(double before, double after, double stolen) {
         if (bench_by_cpu_time())
                 return false;

@@ -75,6 +75,10 @@ double bench_median(const struct bench_series *series);
 /* bench_spread() - the distance between the quartiles, as a part of the median */
 double bench_spread(const struct bench_series *series);
 
+/* bench_print_counts() - the end of a row: spread, how many repetitions were kept and dropped, and the brace
+ * @counts: has the row a result? Of repetitions that are none, too few or none at all, the spread is null */
+void bench_print_counts(const struct bench_series *series, bool counts, uint32_t kept, uint32_t dropped);
+
 /**
  * bench_disturbed() - is a repetition to be dropped?
  * @before, @after: the same work beside it, as long as it

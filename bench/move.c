@@ -215,8 +215,7 @@ static double measure(struct subject *subject, enum layout layout, uint32_t thre
                      layouts[layout].run_bytes, threads, (unsigned long)(subject->copy_bytes / threads), bench_median(&copies),
                      bench_median(&moves));
         print_ratio(bench_enough(&ratios, REPEATS) ? bench_median(&ratios) : 0);
-        (void)printf(", \"spread\": %.3f, \"kept\": %u, \"dropped\": %u}\n", bench_spread(&ratios), ratios.count, dropped);
-        (void)fflush(stdout);
+        bench_print_counts(&ratios, bench_enough(&ratios, REPEATS), ratios.count, dropped);
         return bench_enough(&ratios, REPEATS) ? bench_median(&ratios) : 0;
 }
 

@@ -52,10 +52,18 @@ def print_head() -> None:
     print(f"{'':34}{'path':13}" + "".join(f"{title:>{WIDTH}}" for _, title, _ in COLUMNS))
 
 
+def print_progress(row: Row) -> None:
+    """That a row is measured; the table comes when it is whole."""
+    score = "no result" if row["score_ms"] is None else f"{row['score_ms']:.2f} ms"
+    lost = f", {dropped(row)} repetitions dropped" if row["dropped"] else ""
+    print(f"    {name_of(row)}, {row['tokens']} tokens, {row['threads']} threads, {path_of(row)}: {score}{lost}",
+          flush=True)
+
+
 def print_score(row: Row) -> None:
-    dropped = f"  {row['dropped']} dropped" if row["dropped"] else ""
+    lost = f"  {row['dropped']} dropped" if row["dropped"] else ""
     cells = "".join(f"{cell(row, field, digits):>{WIDTH}}" for field, _, digits in COLUMNS)
-    print(f"{name_of(row):34}{path_of(row):13}{cells}{dropped}", flush=True)
+    print(f"{name_of(row):34}{path_of(row):13}{cells}{lost}", flush=True)
 
 
 def print_table(result: Row) -> None:
@@ -85,14 +93,26 @@ def peak_drops(row: Row) -> str:
     return f"{lost} of {lost + kept}"
 
 
+def too_busy(row: Row) -> str | None:
+    """What to say where half of the peaks or more have no result: what is measured after them will have none either."""
+    found = [row["read_gb_per_s"], row["memcpy_gb_per_s"],
+             *(peak[name] for peak in row["paths"].values() for name in ("gflops", "gexps"))]
+    none = sum(value is None for value in found)
+    if 2 * none < len(found):
+        return None
+    return (f"{none} of {len(found)} peaks have no result, {peak_drops(row)} repetitions were dropped: this machine is "
+            "too busy to be timed by the clock, and most rows will have no result. It goes on all the same; "
+            "BENCH_CPU=1 takes CPU time in place of the clock's.")
+
+
 def print_peaks(peaks: list[Row]) -> None:
     for row in peaks:
         print(f"{row['threads']} threads: read {rate(row, 'read_gb_per_s', 'GB/s', 'read_')}, "
               f"memcpy of {row['memcpy_bytes'] >> 20} MiB each {rate(row, 'memcpy_gb_per_s', 'GB/s', 'memcpy_')} "
               f"(read + written); {peak_drops(row)} repetitions dropped")
         for path, peak in row["paths"].items():
-            print(f"    {path:12}{rate(peak, 'gflops', 'GFLOP/s', 'products_'):>18}"
-                  f"{rate(peak, 'gexps', 'Gexp/s', 'exponentials_', 2):>18}")
+            print(f"    {path:12}  products {rate(peak, 'gflops', 'GFLOP/s', 'products_')}, "
+                  f"exponentials {rate(peak, 'gexps', 'Gexp/s', 'exponentials_', 2)}")
 
 
 def print_round_trips(rpc: Row) -> None:
@@ -135,6 +155,11 @@ def round_trips(rpc: Row) -> Iterator[str]:
     yield from table(["", "free", "all processes on one CPU"], [
         [name, *(f"{cell(side, field, 3 if field == 'ratio' else 1)} {unit}".strip() for side in sides)]
         for name, field, unit in TRIP_ROWS])
+    if all(side["own_run_us"] is not None for side in sides):
+        yield ""
+        yield ("Whoever wakes a thread on another CPU pays for it in CPU time, the floor as much as the plan; on one "
+               "CPU nobody does: the right column is what the code takes, and by how much the left one is above it "
+               "depends on which threads the scheduler puts together.")
     reason = why(rpc.get("one_cpu") or {})
     if reason:
         yield ""
@@ -155,7 +180,8 @@ def about(result: Row) -> Iterator[str]:
     caches = ", ".join(f"{level} {size}" for level, size in sorted(found["caches"].items()))
     how = "CPU time of each thread, because neighbours did not pause" if result["cpu_time"] else "wall time"
     yield (f"{found['cpu']}, {found['cpus']} CPUs, {caches}, {found['memory_gib']} GiB, Linux {found['kernel']}; "
-           f"{found['date']}, `make bench`{'' if result['size'] == 'full' else ' (' + result['size'] + ')'}, {how}.")
+           f"{found['date']}, `make bench`{'' if result['size'] == 'full' else ' (' + result['size'] + ')'}, {how}."
+           f"{' Left out: ' + result['left_out'] + '.' if result.get('left_out') else ''}")
     yield ""
     yield from table(["threads", "read", "memcpy", "products, exponentials of each path", "dropped"], [
         [str(row["threads"]), rate(row, "read_gb_per_s", "GB/s", "read_"),
@@ -265,6 +291,14 @@ def fill_in(document: str, name: str, lines: list[str]) -> str:
     return before + first + "\n".join(lines) + "\n" + last + after
 
 
+def whole(file: Path) -> Row:
+    """The figures of a run that was not stopped."""
+    found: Row = json.loads(file.read_text())
+    if found.get("partial"):
+        raise SystemExit(f"{file} is of a run that was stopped: measure again")
+    return found
+
+
 def main() -> int:
     document = ROOT / "docs" / "performance.md"
     written = document.read_text()
@@ -272,11 +306,11 @@ def main() -> int:
     if not bench.exists():
         print("there are no figures yet: run make bench first", file=sys.stderr)
         return 1
-    result = json.loads(bench.read_text())
+    result = whole(bench)
     for name, lines in sections(result).items():
         written = fill_in(written, name, lines)
     if peers.exists():
-        written = fill_in(written, "peers", peer_section(json.loads(peers.read_text())))
+        written = fill_in(written, "peers", peer_section(whole(peers)))
     document.write_text(written)
     (ROOT / "docs" / "performance.svg").write_text(picture(result))
     for gate in result["gates"]:

@@ -6,6 +6,9 @@
 The measuring is done by programs in C, which write lines of JSON: chunkkv-bench (scores, peaks, growth),
 chunkkv-bench-move (compaction against memcpy), chunkkv-bench-rpc (round trips) and chunkkv-bench-request (whole
 requests to a daemon with the path forced).  BENCH_CPU=1 takes CPU time where neighbours never pause.
+
+build/bench.json is written as figures come, with "partial": true until all are there, so that a run that is stopped
+leaves what it has.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,14 +74,43 @@ PLANS = {
 }
 
 
+class Stopped(BaseException):
+    """A signal asks for an end; what was started is taken down on the way out."""
+
+
+def on_signal(number: int, _: object) -> None:
+    raise Stopped(number)
+
+
+def left_out(plan: Plan) -> str:
+    """What a plan does not measure of all there is, in words; nothing of the whole plan."""
+    full = PLANS["full"]
+    said = []
+    if shorter := [str(tokens) for tokens in full.tokens if tokens not in plan.tokens]:
+        said.append(f"sequences of {', '.join(shorter)} tokens")
+    if full.one_thread and not plan.one_thread:
+        said.append("one thread")
+    if plan.longest < full.longest:
+        said.append(f"growth past {plan.longest} rows")
+    if full.beside and not plan.beside:
+        said.append("moves beside memcpy, round trips")
+    if plan.repeats < full.repeats:
+        said.append(f"{full.repeats - plan.repeats} of {full.repeats} repetitions")
+    return "; ".join(said)
+
+
 def lines_of(program: str, *arguments: object) -> Iterator[Row]:
     """What a program says, line by line as it comes; ends everything if the program fails."""
     # should this program be killed, what it started goes with it
     command = ["setpriv", "--pdeathsig", "TERM", str(build_directory() / program), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            yield json.loads(line)
+        try:
+            for line in process.stdout:
+                yield json.loads(line)
+        except BaseException:
+            process.terminate()  # or its end would be waited for
+            raise
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {process.returncode}")
 
@@ -97,19 +130,20 @@ def machine() -> Row:
             "date": time.strftime("%Y-%m-%d", time.gmtime())}
 
 
-def scores(plan: Plan, threads: list[int]) -> list[Row]:
-    rows = []
+def scores(plan: Plan, threads: list[int], rows: list[Row], keep: Callable[[], None]) -> None:
+    def add(row: Row) -> None:
+        report.print_progress(row)
+        rows.append(row)
+        keep()
+
     common = ("--pool", plan.pool_mib, "--check")
     for count in threads:
         for row in lines_of("chunkkv-bench", "score", "--tokens", ",".join(map(str, plan.tokens)), "--threads", count,
                             "--repeats", plan.repeats, "--job", plan.job_tokens, *common):
-            report.print_score(row)
-            rows.append(row)
+            add(row)
     for row in lines_of("chunkkv-bench", "score", "--extra", "--tokens", plan.extra_tokens, "--threads", threads[-1],
                         "--repeats", plan.extra_repeats, "--job", plan.extra_tokens, *common):
-        report.print_score(row)
-        rows.append(row)
-    return rows
+        add(row)
 
 
 def request_times(daemon: Daemon, row: Row, plan: Plan) -> Row:
@@ -132,7 +166,7 @@ def request_times(daemon: Daemon, row: Row, plan: Plan) -> Row:
             "compact_ms": round(statistics.median(a["move_us"] for a in answers) / 1e3, 4)}
 
 
-def add_requests(rows: list[Row], plan: Plan) -> None:
+def add_requests(rows: list[Row], plan: Plan, keep: Callable[[], None]) -> None:
     """Whole requests: every path on all threads, the picked one also on one."""
     most = max(row["threads"] for row in rows)
     wanted = [row for row in rows if row["main"] and (row["threads"] == most or row["picked"])]
@@ -145,6 +179,7 @@ def add_requests(rows: list[Row], plan: Plan) -> None:
             for row in wanted:
                 if (row["path"], row["threads"]) == (path, threads):
                     row |= request_times(daemon, row, plan)
+                    keep()
         finally:
             daemon.stop()
 
@@ -199,53 +234,93 @@ def same_layers(rows: list[Row]) -> list[Row]:
             for row in rows if row["main"] and row["model"] in SAME_LAYER]
 
 
-def measure(plan: Plan) -> Row:
+def peaks(plan: Plan, threads: list[int]) -> list[Row]:
+    rows = []
+    for count in threads:
+        for row in lines_of("chunkkv-bench", "peaks", "--threads", count, "--repeats", plan.repeats,
+                            "--pool", plan.pool_mib):
+            if (busy := report.too_busy(row)) and not any(map(report.too_busy, rows)):
+                print(f"bench: {busy}", file=sys.stderr, flush=True)
+            rows.append(row)
+    report.print_peaks(rows)
+    return rows
+
+
+def measure(plan: Plan, result: Row, keep: Callable[[], None]) -> None:
+    """All figures of a plan, into `result`; `keep` is called as they come."""
     found = machine()
     threads = [1, found["cpus"]] if plan.one_thread and found["cpus"] > 1 else [found["cpus"]]
-    result: Row = {"machine": found, "cpu_time": by_cpu_time(), "compact": None, "rpc": None, "others": []}
-    print(f"{found['cpu']}, {found['cpus']} CPUs; peaks", flush=True)
-    result["peaks"] = [row for count in threads
-                       for row in lines_of("chunkkv-bench", "peaks", "--threads", count, "--repeats", plan.repeats,
-                                           "--pool", plan.pool_mib)]
-    report.print_peaks(result["peaks"])
+    rows: list[Row] = []
+    result |= {"machine": found, "cpu_time": by_cpu_time(), "left_out": left_out(plan), "compact": None, "rpc": None,
+               "others": [], "peaks": [], "rows": rows, "growth": [], "memory": [], "picked_within": None}
+    print(f"{found['cpu']}, {found['cpus']} CPUs" + (f"; left out: {result['left_out']}" if result["left_out"] else ""),
+          flush=True)
+    keep()
+    print("peaks", flush=True)
+    result["peaks"] = peaks(plan, threads)
+    keep()
     if plan.beside:
         add_others(result, plan.trips)
-    report.print_head()
-    rows = scores(plan, threads)
-    add_requests(rows, plan)
+        keep()
+    print("scores; * picked at start", flush=True)
+    scores(plan, threads, rows, keep)
+    add_requests(rows, plan, keep)
     print("growth with the rows", flush=True)
     common = ("--tokens", plan.longest, "--threads", threads[-1], "--pool", plan.growth_pool_mib)
     result["growth"] = list(lines_of("chunkkv-bench", "linear", "--repeats", plan.growth_repeats, *common))
+    keep()
     result["memory"] = [row for kib in (0, SMALL_SCRATCH_KIB)
                         for row in lines_of("chunkkv-bench", "memory", "--scratch", kib, *common)]
     result["picked_within"] = picked_within(rows)
     result["rows"] = rows + same_layers(rows)
-    return result
+
+
+def save(out: Path, result: Row) -> None:
+    """Put the figures in their place: there is never half a file."""
+    written = out.with_suffix(".tmp")
+    written.write_text(json.dumps(result, indent=1) + "\n")
+    written.replace(out)
+
+
+def finish(out: Path, result: Row) -> int:
+    """What all figures together say, on the terminal and beside them. Return: the exit status."""
+    result["gates"] = gates.judge(result)
+    save(out, result)
+    out.with_suffix(".md").write_text(report.markdown(result))
+    out.with_suffix(".svg").write_text(report.picture(result))
+    report.print_table(result)
+    gates.show(result["gates"])
+    return 1 if any(gate["outcome"] == "miss" for gate in result["gates"]) else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="the CPU device beside what bounds it")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_const", const="quick", dest="size", help="a minute")
+    size.add_argument("--quick", action="store_const", const="quick", dest="size",
+                      help=f"a minute, without {left_out(PLANS['quick'])}")
     size.add_argument("--tiny", action="store_const", const="tiny", dest="size", help="seconds; figures mean nothing")
     size.add_argument("--beside", action="store_true", help="moves and bare round trips again, into what --out holds")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json")
     args = parser.parse_args()
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
     start = time.monotonic()
-    if args.beside:
-        result = json.loads(args.out.read_text())
-        add_others(result, PLANS["full"].trips)
-    else:
-        result = {"size": args.size or "full"} | measure(PLANS[args.size or "full"])
-    result["gates"] = gates.judge(result)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    args.out.with_suffix(".md").write_text(report.markdown(result))
-    args.out.with_suffix(".svg").write_text(report.picture(result))
-    report.print_table(result)
-    gates.show(result["gates"])
+    result: Row = {"size": args.size or "full", "partial": True}
+    try:
+        if args.beside:
+            result = report.whole(args.out)
+            add_others(result, PLANS["full"].trips)
+        else:
+            measure(PLANS[result["size"]], result, lambda: save(args.out, result))
+            del result["partial"]
+    except Stopped as stopped:
+        kept = "what was there" if args.beside else f"{len(result.get('rows', []))} rows, marked as partial"
+        print(f"stopped; {args.out} has {kept}", file=sys.stderr)
+        return 128 + int(stopped.args[0])
+    status = finish(args.out, result)
     print(f"{time.monotonic() - start:.0f} s; all in {args.out}, table and plot beside it")
-    return 1 if any(gate["outcome"] == "miss" for gate in result["gates"]) else 0
+    return status
 
 
 if __name__ == "__main__":

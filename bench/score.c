@@ -174,9 +174,7 @@ static void print_row(const struct bench_problem *problem, const struct runner *
         print_ratio("peak_ratio", enough && weights ? bench_median(&runner->peak_ratio) : 0);
         print_ratio("times_faster_than_avx512", fma ? times_longer(fma, runner, repeats) : 0);
         print_ratio("picked_over_this", picked ? times_longer(picked, runner, repeats) : 0);
-        (void)printf(", \"spread\": %.4f, \"kept\": %u, \"dropped\": %u}\n", bench_spread(&runner->floor_ratio), runner->score.count,
-                     runner->dropped);
-        (void)fflush(stdout);
+        bench_print_counts(&runner->floor_ratio, enough, runner->score.count, runner->dropped);
 }
 
 /* Would the path run the same code as one that is there already? Its window kernel is what tells it apart, where it has a say. */

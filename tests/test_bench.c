@@ -9,6 +9,7 @@
 #include "bench/problem.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,22 @@ START_TEST(cpu_time_drops_nothing) {
         ck_assert(counts(1.0, 1.0, 0.5, 0.5, 1));
         ck_assert_int_eq(unsetenv("BENCH_CPU"), 0);
         ck_assert(!counts(1.0, 1.0, 0.5, 0.5, 1));
+}
+END_TEST
+
+START_TEST(no_result_has_no_spread) {
+        struct bench_series series = { .value = { 1.0, 2.0, 2.0, 2.0, 3.0 }, .count = 5 };
+        char text[128] = "";
+        FILE *was = stdout, *file = fmemopen(text, sizeof(text), "w");
+
+        ck_assert_ptr_nonnull(file);
+        stdout = file;
+        bench_print_counts(&series, true, 5, 1);
+        bench_print_counts(&series, false, 1, 53);
+        stdout = was;
+        ck_assert_int_eq(fclose(file), 0);
+        ck_assert_str_eq(text, ", \"spread\": 0.0000, \"kept\": 5, \"dropped\": 1}\n"
+                               ", \"spread\": null, \"kept\": 1, \"dropped\": 53}\n");
 }
 END_TEST
 
@@ -130,6 +147,7 @@ int main(void) {
         tcase_add_test(tcase, a_repetition_is_dropped_by_what_is_beside_it);
         tcase_add_test(tcase, a_repetition_is_dropped_if_a_thread_was_off_its_cpu);
         tcase_add_test(tcase, cpu_time_drops_nothing);
+        tcase_add_test(tcase, no_result_has_no_spread);
         tcase_add_test(tcase, five_are_a_result_or_as_many_as_were_asked_for);
         tcase_add_test(tcase, quantiles);
         tcase_add_test(tcase, jobs_are_long_enough_to_be_measured);

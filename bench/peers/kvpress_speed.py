@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -200,21 +201,22 @@ def usable_paths() -> list[str]:
     return [path for path in out.stdout.split() if path in ISA]
 
 
-def rows_of(path: str, args: argparse.Namespace) -> list[Row]:
+def rows_of(path: str, args: argparse.Namespace) -> Iterator[Row]:
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": ISA[path], "TQDM_DISABLE": "1"}
     for name in [name for name in environment if name.startswith(("OMP_", "MKL_", "OPENBLAS_", "KMP_"))]:
         del environment[name]
     command = [sys.executable, __file__, "--path", path, "--repeats", str(args.repeats),
                "--tokens", *map(str, args.tokens), "--threads", *map(str, args.threads)]
-    rows = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            rows.append(json.loads(line))
-            print_row(rows[-1])
+        try:
+            for line in process.stdout:
+                yield json.loads(line)
+        except BaseException:
+            process.terminate()  # or its end would be waited for
+            raise
     if process.returncode != 0:
         raise SystemExit(f"path {path} ended with {process.returncode}")
-    return rows
 
 
 HEAD = (f"{'path':11}{'tokens':>7}{'threads':>8}{'ours ms':>10}{'kvpress ms':>12}{'speedup':>9}{'spread':>8}"
@@ -227,7 +229,7 @@ def print_row(row: Row) -> None:
 
     dropped = f"  {row['dropped']} dropped" if row["dropped"] else ""
     print(f"{row['path']:11}{row['tokens']:7}{row['threads']:8}{number('ours_ms', 2):>10}{number('kvpress_ms', 1):>12}"
-          f"{number('speedup', 1):>8}x{number('spread', 2):>8}{'yes' if row['indices_equal'] else 'NO':>7}"
+          f"{number('speedup', 1):>9}{number('spread', 2):>8}{'yes' if row['indices_equal'] else 'NO':>7}"
           f"{row['jaccard_bf16']:9.4f}{row['ours_peak_bytes'] / 2**20:10.1f}{row['kvpress_peak_bytes'] / 2**20:12.1f}"
           f"{dropped}", flush=True)
 
@@ -253,6 +255,16 @@ def judge(rows: list[Row]) -> bool:
     return good
 
 
+def keep(args: argparse.Namespace, rows: list[Row], **more: bool) -> None:
+    """Put the figures in their place; those of a run that is not at its end, or was stopped, are partial."""
+    from importlib.metadata import version
+
+    written = args.out.with_suffix(".tmp")
+    written.write_text(json.dumps({"torch": version("torch"), "kvpress": version("kvpress"), "repeats": args.repeats,
+                                   "cpu_time": by_cpu_time(), "rows": rows} | more, indent=1) + "\n")
+    written.replace(args.out)
+
+
 def main() -> int:
     cpus = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description="kvpress and the daemon, time for time")
@@ -263,14 +275,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench-peers.json")
     args = parser.parse_args()
 
+    # daemons are taken down on the way out
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if args.path:
         return child(args)
     print(HEAD, flush=True)
-    rows = [row for path in usable_paths() for row in rows_of(path, args)]
+    rows: list[Row] = []
+    for path in usable_paths():
+        for row in rows_of(path, args):
+            print_row(row)
+            rows.append(row)
+            keep(args, rows, partial=True)
     good = judge(rows)
-    from importlib.metadata import version
-    args.out.write_text(json.dumps({"torch": version("torch"), "kvpress": version("kvpress"), "repeats": args.repeats,
-                                    "cpu_time": by_cpu_time(), "hit": good, "rows": rows}, indent=1) + "\n")
+    keep(args, rows, hit=good)
     print(f"all in {args.out}")
     return 0 if good else 1
 

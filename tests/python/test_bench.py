@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pytest
 
 from daemon import ROOT, Daemon, build_directory, is_alive, is_sanitizer_build
 
-sys.path.append(str(ROOT / "bench"))
+sys.path += [str(ROOT / "bench"), str(ROOT / "bench" / "peers")]
 
 import gates
+import kvpress_speed
 import report
 import run
 
@@ -130,7 +132,104 @@ def test_report_says_which_peaks_are_no_result(capsys: pytest.CaptureFixture[str
     assert lines[-2].endswith("| 56 of 127 |")
     assert "| 2 | no result (54 of 54 dropped) |" in lines[-1]
     report.print_peaks([peaks(None, 54)])
-    assert "read no result (54 of 54 dropped)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "read no result (54 of 54 dropped), memcpy of 1 MiB each 30.0 GB/s" in said
+    assert "avx2          products 100.0 GFLOP/s, exponentials no result (52 of 54 dropped)\n" in said
+
+
+def test_report_says_at_once_that_a_machine_is_too_busy() -> None:
+    assert report.too_busy(peaks(40.0, 3)) is None
+    said = report.too_busy(peaks(None, 54))
+    assert said is not None
+    assert said.startswith("2 of 4 peaks have no result, 107 of 127 repetitions were dropped")
+    assert "BENCH_CPU=1" in said
+
+
+def test_busy_machine_is_told_once_and_on_stderr(monkeypatch: pytest.MonkeyPatch,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(run, "lines_of", lambda *_: iter([peaks(None, 54)]))
+    assert len(run.peaks(run.PLANS["tiny"], [1, 2])) == 2
+    assert capsys.readouterr().err.count("too busy") == 1
+
+
+def test_what_is_left_out_is_said() -> None:
+    assert run.left_out(run.PLANS["full"]) == ""
+    quick = run.left_out(run.PLANS["quick"])
+    assert quick == "sequences of 32768, 131072 tokens; one thread; growth past 131072 rows; 4 of 9 repetitions"
+    head = next(report.about(result(size="quick", left_out=quick)))
+    assert head.endswith(f"`make bench` (quick), wall time. Left out: {quick}.")
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "without sequences of 32768 and 131072 tokens, one thread, growth past 131072 rows" in shown
+
+
+def test_table_comes_once_and_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_progress(row("amx", 2048, dropped=3, kept=5))
+    report.print_progress(row("amx", 8192, score_ms=None, dropped=54, kept=0))
+    assert capsys.readouterr().out == (
+        "    Llama-3-8B, profile default, 2048 tokens, 2 threads, amx*: 2.05 ms, 3 of 8 repetitions dropped\n"
+        "    Llama-3-8B, profile default, 8192 tokens, 2 threads, amx*: no result, 54 of 54 repetitions dropped\n")
+
+
+def test_no_result_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_score(row("amx", 8192, score_ms=None, spread=None))
+    assert capsys.readouterr().out.rstrip().endswith("-")
+
+
+def test_stopped_run_is_no_source_of_a_document(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    run.save(file, result())
+    assert report.whole(file)["size"] == "full"
+    run.save(file, result(partial=True))
+    with pytest.raises(SystemExit, match=r"bench\.json is of a run that was stopped"):
+        report.whole(file)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_run_leaves_what_it_has(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    process = subprocess.Popen([sys.executable, ROOT / "bench" / "run.py", "--quick", "--out", out],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=os.environ | {"CHUNKKV_BUILD": str(build_directory())})
+    until = time.monotonic() + 60
+    while not out.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.splitlines()[-1] == f"stopped; {out} has 0 rows, marked as partial"
+    found = json.loads(out.read_text())
+    assert found["partial"] is True
+    assert found["machine"]["cpus"] >= 1
+    assert not list(tmp_path.glob("*.tmp"))
+    assert not [pid for pid in processes_with("chunkkv-bench") if process.pid == parent_of(pid)]
+
+
+def test_figures_are_kept_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "lines_of", lambda *_: iter([row("amx", 2048), row("avx2", 2048)]))
+    rows: list[dict[str, Any]] = []
+    seen: list[int] = []
+    run.scores(run.PLANS["tiny"], [2], rows, lambda: seen.append(len(rows)))
+    assert seen == [1, 2, 3, 4]
+
+
+def test_stopped_comparison_leaves_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows_of(path: str, _: object) -> Iterator[dict[str, Any]]:
+        if path == "avx512":
+            raise KeyboardInterrupt
+        yield {"path": path}
+
+    out = tmp_path / "bench-peers.json"
+    monkeypatch.setattr(sys, "argv", ["kvpress_speed.py", "--out", str(out)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(kvpress_speed, "usable_paths", lambda: ["avx2", "avx512"])
+    monkeypatch.setattr(kvpress_speed, "rows_of", rows_of)
+    monkeypatch.setattr(kvpress_speed, "print_row", lambda _: None)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "1")
+    with pytest.raises(KeyboardInterrupt):
+        kvpress_speed.main()
+    found = json.loads(out.read_text())
+    assert found["partial"] is True
+    assert found["rows"] == [{"path": "avx2"}]
 
 
 def test_report_shows_what_few_queries_reach() -> None:
@@ -169,6 +268,7 @@ def test_report_says_where_the_overhead_goes() -> None:
     lines = list(report.round_trips(RPC | {"ratio": 1.6, "one_cpu": RPC}))
     assert "| overhead over floor | 1.600 | 2.000 |" in lines
     assert "| CPU time of all threads, plan beside its kernels | 80.0 us | 80.0 us |" in lines
+    assert any(line.startswith("Whoever wakes a thread on another CPU pays for it") for line in lines)
     # 5 switches at 4 us
     assert "at that price 20 us of the 40 us" in lines[-1]
     assert "the other 20 us" in lines[-1]
@@ -211,6 +311,13 @@ def processes_with(word: str) -> list[int]:
         except OSError:
             continue  # ended meanwhile
     return found
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def test_round_trips_that_fail_leave_nothing_behind(tmp_path: Path) -> None:
