@@ -178,8 +178,8 @@ def test_anything_at_all_is_one_of_these_errors(shared: tuple[chunkkv.Client, ch
             assert name.removesuffix("_ratio") in str(error), (name, value, error)
 
 
-WORDS = ("profile", "scorer", "selector", "pool", "norm", "heads", "group_heads", "value_weight", "unit_reduce", "layers",
-         "fill", "tight", "join", "window_reduce", "layer_reduce")
+WORDS = ("profile", "scorer", "selector", "pool", "norm", "heads", "group_heads", "value_weight", "unit_reduce",
+         "layers", "fill", "tight", "join", "window_reduce", "layer_reduce")
 
 
 @pytest.mark.parametrize("name", chunkkv.Policy.__dataclass_fields__)
