@@ -758,6 +758,134 @@ START_TEST(scores_leak_within_chunks) {
 }
 END_TEST
 
+/* A query's element x in the job's memory */
+static void set_query(const struct random_job *random, uint32_t layer, uint32_t row, uint32_t head, uint32_t x, float value) {
+        const struct ckv_job_queries *q = &random->job->queries;
+
+        random_store((uint8_t *)(uintptr_t)random->job->groups[0].layers[layer].query + (q->ring_start + row) % q->rows * q->row_stride +
+                             head * q->head_stride + (uint64_t)x * ckv_dtype_bytes(q->dtype), q->dtype, value);
+}
+
+/* Two equal jobs whose keys and queries have one type, which tensor cores take in rows of 64 */
+static void jobs_of_type(const struct random_shape *s, struct random_job *jobs[2]) {
+        jobs[0] = jobs[1] = NULL;
+        for (uint64_t seed = 60; !jobs[0] || jobs[0]->job->queries.dtype != s->dtype; seed++)
+                for (uint32_t i = 0; i < 2; i++) {
+                        jobs[i] = random_job_free(jobs[i]);
+                        jobs[i] = random_job_new(seed, s);
+                }
+}
+
+/* Policies whose sums differ: by unit where tensor cores serve, by largest weights, with a contrast and a leak, by row */
+static const struct ckv_policy kinds[] = {
+        { .window = 4, .chunk = 5, .given = CKV_GIVEN_MIN_TOKENS },
+        { .window = 9, .chunk = 5, .window_reduce = CKV_ROWS_MAX, .vote_rows = 3, .contrast_first = 3, .contrast_end = 9,
+          .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END },
+        { .window = 9, .chunk = 5, .contrast_first = 6, .contrast_end = 9, .pool = CKV_POOL_LEAK,
+          .given = CKV_GIVEN_MIN_TOKENS | CKV_GIVEN_CONTRAST_FIRST | CKV_GIVEN_CONTRAST_END },
+        { .window = 4, .selector = CKV_SELECTOR_TOKEN, .given = CKV_GIVEN_MIN_TOKENS },
+};
+enum { KINDS = CKV_ARRAY_SIZE(kinds) };
+
+static void jobs_of_kind(uint32_t kind, bool tensor, struct random_job *jobs[2]) {
+        struct random_shape s = shape;
+
+        s.asked = &kinds[kind];
+        s.dims = tensor ? 64 : 40;
+        s.layers = 2;
+        if (kind == 0)
+                jobs_of_units(&s, jobs);
+        else
+                jobs_of_type(&s, jobs);
+}
+
+/* An infinity in one key or query beside log-sum-exps that are right without it: far above them, R40 and not R23 has the word. */
+START_TEST(infinite_beside_log_sum_exp) {
+        const uint32_t rows[] = { 0, 33, 140 };
+        struct ckv_backend *backend = open_backend();
+
+        for (uint32_t n = 0; n < 3 * 4; n++) {
+                const float value = n & 1 ? -INFINITY : INFINITY;
+                const bool key = n & 2;
+                struct random_job *jobs[2];
+                uint8_t *lse[2];
+
+                jobs_of_kind((uint32_t)_i % KINDS, _i / KINDS, jobs);
+                for (uint32_t l = 0; l < 2; l++)
+                        lse[l] = lse_of(jobs[0]->job, &jobs[0]->job->groups[0], l);
+                for (uint32_t i = 0; i < 2; i++) {
+                        struct ckv_job_group *group = &jobs[i]->job->groups[0];
+
+                        for (uint32_t l = 0; l < 2; l++)
+                                group->layers[l].lse = lse[l];
+                        if (key)
+                                random_store(random_element(group, &group->layers[1].k, rows[n / 4], 1, 3),
+                                             group->layers[1].k.dtype, value);
+                        else
+                                set_query(jobs[i], 1, jobs[i]->job->queries.rows - 1 - n / 4, 3, 3, value);
+                }
+                plan_both(backend, jobs[0], jobs[1], n);
+                ck_assert_int_eq(jobs[1]->job->outcome, CKV_JOB_BAD_LSE);
+                ck_assert_uint_eq(jobs[1]->job->fail_layer, jobs[0]->job->fail_layer);
+                ck_assert_uint_eq(jobs[1]->job->fail_unit, jobs[0]->job->fail_unit);
+                for (uint32_t l = 0; l < 2; l++)
+                        free(lse[l] - 1);
+                free_both(jobs[0], jobs[1]);
+        }
+        (void)ops->close(backend);
+}
+END_TEST
+
+/* Logits of -infinity weigh nothing, however many lie together; where there are no others, a softmax has no value. */
+START_TEST(logits_of_minus_infinity) {
+        const uint32_t ends[][2] = { { 0, 120 }, { 16, 97 }, { 0, 150 } };
+        struct ckv_backend *backend = open_backend();
+
+        for (uint32_t n = 0; n < 3; n++) {
+                struct random_job *jobs[2];
+
+                jobs_of_kind((uint32_t)_i % KINDS, _i / KINDS, jobs);
+                for (uint32_t i = 0; i < 2; i++) {
+                        struct ckv_job_group *group = &jobs[i]->job->groups[0];
+
+                        for (uint32_t r = 0; r < jobs[i]->job->queries.rows; r++)
+                                for (uint32_t h = 0; h < group->q_heads; h++)
+                                        set_query(jobs[i], 1, r, h, 0, 0.5f);
+                        for (uint32_t j = ends[n][0]; j < ends[n][1]; j++)
+                                random_store(random_element(group, &group->layers[1].k, j, 0, 0), group->layers[1].k.dtype, -INFINITY);
+                }
+                plan_both(backend, jobs[0], jobs[1], n);
+                ck_assert_int_eq(jobs[1]->job->outcome, n == 2 ? CKV_JOB_NONFINITE : CKV_JOB_OK);
+                free_both(jobs[0], jobs[1]);
+        }
+        (void)ops->close(backend);
+}
+END_TEST
+
+/* A sink that takes all weight leaves 0 to the rows, which is legal up to the largest number; infinity over itself has no value. */
+START_TEST(sinks_of_any_size) {
+        const struct { float sink; enum ckv_job_outcome outcome; } cases[] = {
+                { 1e30f, CKV_JOB_OK }, { 1e32f, CKV_JOB_OK }, { 1e38f, CKV_JOB_OK }, { 3.4e38f, CKV_JOB_OK },
+                { -3.4e38f, CKV_JOB_OK }, { -INFINITY, CKV_JOB_OK }, { INFINITY, CKV_JOB_NONFINITE }, { NAN, CKV_JOB_NONFINITE },
+        };
+        struct ckv_backend *backend = open_backend();
+
+        for (uint32_t n = 0; n < 2 * CKV_ARRAY_SIZE(cases); n++) {
+                /* of one head alone, or of all */
+                const float sink = cases[n / 2].sink, sinks[4] = { n % 2 ? 0 : sink, n % 2 ? 0 : sink, sink, n % 2 ? 0 : sink };
+                struct random_job *jobs[2];
+
+                jobs_of_kind((uint32_t)_i % KINDS, _i / KINDS, jobs);
+                for (uint32_t i = 0; i < 2; i++)
+                        jobs[i]->job->groups[0].layers[1].sink_logits = (const uint8_t *)sinks;
+                plan_both(backend, jobs[0], jobs[1], n);
+                ck_assert_int_eq(jobs[1]->job->outcome, cases[n / 2].outcome);
+                free_both(jobs[0], jobs[1]);
+        }
+        (void)ops->close(backend);
+}
+END_TEST
+
 /* Queries of every second layer in device memory: three batches of one kind each, and the same rows. */
 START_TEST(queries_on_either_side) {
         char log[] = "/tmp/test-cuda-scores-XXXXXX";
@@ -865,6 +993,9 @@ int main(void) {
         tcase_add_test(tcase, sums_by_unit_without_room);
         tcase_add_loop_test(tcase, older_queries_are_subtracted, 0, 16);
         tcase_add_test(tcase, scores_leak_within_chunks);
+        tcase_add_loop_test(tcase, infinite_beside_log_sum_exp, 0, 2 * KINDS);
+        tcase_add_loop_test(tcase, logits_of_minus_infinity, 0, 2 * KINDS);
+        tcase_add_loop_test(tcase, sinks_of_any_size, 0, 2 * KINDS);
         tcase_add_test(tcase, imports_come_back);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);

@@ -145,7 +145,8 @@ CKV_DEVICE void put_weights(const struct ckv_k_score &p, const struct ckv_mma_pl
         }
 }
 
-/* a pair of rows of one column, in log2 units, taken in by m and z; *ret_e: their weights */
+/* a pair of rows of one column, in log2 units, taken in by m and z; *ret_e: their weights. With PART, m begins at -CKV_MOST: from
+ * there the weights of logits of -infinity are 0. */
 template <bool PART>
 CKV_DEVICE void take_pair(float t0, float t1, bool sees0, bool sees1, float lse, float *m, float *z, float ret_e[2]) {
         float most = fmaxf(sees0 ? t0 : CKV_MINUS_INF, sees1 ? t1 : CKV_MINUS_INF);
@@ -207,7 +208,7 @@ CKV_DEVICE void mma_pass(const struct ckv_k_score &p, const struct ckv_k_layer &
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < S::EIGHTS; n++) {
-                m[n][0] = m[n][1] = CKV_MINUS_INF;
+                m[n][0] = m[n][1] = PART ? -CKV_MOST : CKV_MINUS_INF;
                 z[n][0] = z[n][1] = 0;
                 if (n == S::EIGHTS - 1 || (at.column + c0 + (n + 1) * 8) % at.width == 0)
                         ends |= 1U << n;
@@ -269,7 +270,7 @@ CKV_DEVICE void mma_pass(const struct ckv_k_score &p, const struct ckv_k_layer &
                         for (int j = 0; j < 2; j++) {
                                 uint32_t i = c0 + n * 8 + lane % 4 * 2 + j;
 
-                                found[(i * 8 + lane / 4) * 2] = m[n][j];
+                                found[(i * 8 + lane / 4) * 2] = m[n][j] > -CKV_MOST ? m[n][j] : CKV_MINUS_INF;
                                 found[(i * 8 + lane / 4) * 2 + 1] = z[n][j];
                         }
                 __syncthreads();

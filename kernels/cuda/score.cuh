@@ -21,6 +21,7 @@
 
 #define CKV_LOG2E 1.4426950408889634f
 #define CKV_FAR 1.2676506e30f           /* 2^100: sums above it call for another reference */
+#define CKV_MOST 3.4028235e38f          /* the largest number */
 
 enum { CKV_PITCH = CKV_K_DEPTH + 1, CKV_EACH = CKV_K_QUERIES / (CKV_K_THREADS / 32) };
 
@@ -84,15 +85,19 @@ CKV_DEVICE float logit(const struct ckv_k_score &p, float product) {
         return s * CKV_LOG2E;
 }
 
-/* (m, z) takes in (more, sum), both the sum of 2^(t - m) */
+/* (m, z) takes in (more, sum), both the sum of 2^(t - m). Of what is no number z becomes NaN (R23), while m stays the largest
+ * logit, infinity included, or a wrong log-sum-exp would go unseen (R40). */
 CKV_DEVICE void join(float more, float sum, float *m, float *z) {
-        if (sum != sum)
-                *z = sum;
-        else if (more > *m) {
+        if (more > *m) {
                 *z = *z * exp2_fast(*m - more) + sum;
                 *m = more;
-        } else if (more > CKV_MINUS_INF)
-                *z += sum * exp2_fast(more - *m);
+        } else
+                *z += more > CKV_MINUS_INF ? sum * exp2_fast(more - *m) : sum;  /* of -infinity alone: 0, or NaN */
+}
+
+/* a natural logarithm in log2 units; what is finite stays so, as a row's weight of 0 is legal beside it */
+CKV_DEVICE float log2_units(float v) {
+        return v - v == 0 ? fminf(fmaxf(v * CKV_LOG2E, -CKV_MOST), CKV_MOST) : v;
 }
 
 extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 4) ckv_k_lse_part(const struct ckv_k_score p) {
@@ -113,7 +118,8 @@ extern "C" __global__ void __launch_bounds__(CKV_K_THREADS, 4) ckv_k_lse_part(co
                         for (int i = 0; i < CKV_EACH; i++) {
                                 bool ok = sees(p, query0 + warp * CKV_EACH + i, row0 + lane);
                                 float t = ok ? logit(p, sum[i]) : CKV_MINUS_INF, most = warp_most(t);
-                                float total = warp_sum(ok ? exp2_fast(t - most) : 0.0f);
+                                /* logits of -infinity alone weigh nothing, and have no difference */
+                                float total = warp_sum(ok ? exp2_fast(t - (most == CKV_MINUS_INF ? 0 : most)) : 0.0f);
 
                                 if (lane == (uint32_t)i)
                                         join(most, total, &m, &z);
@@ -143,20 +149,22 @@ extern "C" __global__ void __launch_bounds__(CKV_K_THREADS) ckv_k_lse(const stru
 
         if (query < p.votes) {
                 const float *part = pointer<const float>(p.part) + 2 * index * p.segments;
-                float sink = layer.sink_logits ? float_at(layer.sink_logits, head) * CKV_LOG2E : CKV_MINUS_INF;
+                float sink = layer.sink_logits ? log2_units(float_at(layer.sink_logits, head)) : CKV_MINUS_INF;
                 float m = CKV_MINUS_INF, z = 0, lse;
+                bool far;
 
                 for (uint32_t s = 0; s < p.segments; s++)
                         join(part[2 * s], part[2 * s + 1], &m, &z);
-                if (p.looks_far && !(z >= 0.5f && z <= CKV_FAR))
-                        atomicMin(pointer<uint32_t>(p.wrong) + blockIdx.z, head);
+                far = !(z >= 0.5f && z <= CKV_FAR);
                 if (sink != CKV_MINUS_INF)
-                        join(sink, sink != sink ? sink : 1.0f, &m, &z);
+                        join(sink, 1 + (sink - sink), &m, &z);          /* +infinity over itself has no value */
                 lse = m + log2f(z);
+                if (p.looks_far && (far || lse - lse != 0))
+                        atomicMin(pointer<uint32_t>(p.wrong) + blockIdx.z, head);
                 if (layer.lse) {
                         uint64_t slot = ((uint64_t)p.ring_start + p.query_first + query) % p.query_rows;
 
-                        lse = float_at(layer.lse, (uint64_t)head * p.query_rows + slot) * CKV_LOG2E;
+                        lse = log2_units(float_at(layer.lse, (uint64_t)head * p.query_rows + slot));
                         if (lse_wrong(lse, sink, m, z))
                                 atomicMin(pointer<uint32_t>(p.wrong) + blockIdx.z, head);
                 }
