@@ -374,6 +374,46 @@ START_TEST(scores_and_kept_rows_are_those_of_the_reference) {
 }
 END_TEST
 
+/* One head's weights before and behind pool = leak: the bits are those of one walk over all rows, so that rows as far from a score
+ * stay equal (R21). */
+START_TEST(leaks_have_the_bits_of_one_walk) {
+        const uint32_t domains[] = { 1, 15, 16, 17, 33, 140, 800, 2049, 3100 };
+        struct dice dice = { .state = 77 };
+
+        ckv_emu_set_order((enum ckv_emu_order)_i, 999);
+        for (uint32_t n = 0; n < 2 * CKV_ARRAY_SIZE(domains); n++) {
+                uint32_t domain = domains[n / 2], rows = domain + 3;
+                struct ckv_selection selection = { .rows = rows };
+                uint8_t *begins = emu_room((size_t)rows + 1);
+                float *a = emu_room(rows * sizeof(*a));
+                double *want = emu_room(rows * sizeof(*want));
+                struct ckv_k_leak p = { .rows = { .in = AT(a), .heads_in = 1, .layer_count = 1, .rows = rows, .domain = domain } };
+
+                if (n % 2)
+                        give_lengths(&selection);
+                p.begins = begins_of(&selection, begins);
+                for (uint32_t j = 0; j < rows; j++) {
+                        /* peaks among nothing, or among small weights */
+                        a[j] = dice_roll(&dice, 40) == 0 ? 1 + (float)dice_roll(&dice, 1000) / 999 :
+                               j < domain / 2 ? 0 : (float)dice_roll(&dice, 1000) * 1e-6F;
+                        want[j] = (double)a[j];
+                }
+                ckv_ref_leak(&selection, domain, want);
+                LAUNCH(leak, &p);
+                for (uint32_t j = 0; j < rows; j++)
+                        ck_assert_msg(a[j] == (float)want[j], "domain %u: row %u is %.9g, not %.9g", domain, j, (double)a[j], want[j]);
+                a[domain / 3] = NAN;
+                LAUNCH(leak, &p);
+                for (uint32_t j = 0; j < domain; j++)
+                        ck_assert(isnan(a[j]));
+                free((void *)(uintptr_t)selection.chunk_lengths);
+                free(begins);
+                free(a);
+                free(want);
+        }
+}
+END_TEST
+
 /* Would tensor cores take it, but for alignment? */
 static bool may_be_taken(const struct ckv_job *job, const struct ckv_job_group *group) {
         const struct ckv_policy *policy = &group->policy;
@@ -632,6 +672,7 @@ int main(void) {
         tcase_set_timeout(moves, 300);
         tcase_add_test(scores, names_are_known);
         tcase_add_loop_test(scores, scores_and_kept_rows_are_those_of_the_reference, brief ? 2 : 0, 3);
+        tcase_add_loop_test(scores, leaks_have_the_bits_of_one_walk, brief ? 2 : 0, 3);
         tcase_add_loop_test(moves, moves_are_those_of_the_reference, brief ? 2 : 0, 3);
         suite_add_tcase(suite, scores);
         tcase_add_loop_test(mma, tensor_cores_score_as_the_reference, 0, brief ? 0 : 1);

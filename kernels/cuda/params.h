@@ -47,6 +47,7 @@ enum {
         CKV_K_DIMS_MOST = 1024,         /* of keys that ckv_k_key_sum takes */
         CKV_K_UNITS_EACH = 8,           /* units that a warp of ckv_k_sum_units adds up at a time */
         CKV_K_REFERENCE_ROWS = 64,      /* that references are taken from */
+        CKV_K_LEAK_ROWS = 16,           /* that a thread of ckv_k_leak has, at least */
 };
 
 /* Numbers of dtypes are those of enum ckv_dtype: F32 1, F16 2, BF16 3. No kernel reads values of another kind. */
@@ -411,7 +412,7 @@ static inline struct ckv_k_launch ckv_k_plan_rows(const struct ckv_k_rows *p) {
 /* ckv_k_plan_leak() - a block for each head; shared: what goes from thread to thread, binary64 */
 static inline struct ckv_k_launch ckv_k_plan_leak(const struct ckv_k_leak *p) {
         return ckv_k_launch_of(p->rows.rows > 0 ? p->rows.heads_in : 0, p->rows.layer_count, 1, CKV_K_THREADS,
-                               2 * CKV_K_THREADS * 8);
+                               (CKV_K_THREADS + 1) * 8);
 }
 
 /* ckv_k_plan_units() - a thread for each unit and set */
