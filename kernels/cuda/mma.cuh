@@ -172,13 +172,16 @@ CKV_DEVICE void put_parts(const struct ckv_k_score &p, const struct ckv_mma_plac
                 uint32_t query = (at.column + i) % at.width, head = at.head + (at.column + i) / at.width;
                 float m = CKV_MINUS_INF, z = 0;
 
-                for (uint32_t r = 0; r < 8; r++)
+                for (uint32_t r = 0; r < 8; r++) {
+                        const float most = found[(i * 8 + r) * 2], sum = found[(i * 8 + r) * 2 + 1];
+
                         if (PART)
-                                join(found[(i * 8 + r) * 2], found[(i * 8 + r) * 2 + 1], &m, &z);
+                                join(most > -CKV_MOST ? most : CKV_MINUS_INF, sum, &m, &z);
                         else {
-                                m = fmaxf(m, found[(i * 8 + r) * 2]);
-                                z += found[(i * 8 + r) * 2 + 1];
+                                m = fmaxf(m, most);
+                                z += sum;
                         }
+                }
                 if (!PART && z > 0)             /* the sum of 2^(t - lse) becomes that of 2^(t - m) */
                         z *= exp2_fast(board->lse[i] - m);
                 if (query < p.votes) {
@@ -270,7 +273,7 @@ CKV_DEVICE void mma_pass(const struct ckv_k_score &p, const struct ckv_k_layer &
                         for (int j = 0; j < 2; j++) {
                                 uint32_t i = c0 + n * 8 + lane % 4 * 2 + j;
 
-                                found[(i * 8 + lane / 4) * 2] = m[n][j] > -CKV_MOST ? m[n][j] : CKV_MINUS_INF;
+                                found[(i * 8 + lane / 4) * 2] = m[n][j];
                                 found[(i * 8 + lane / 4) * 2 + 1] = z[n][j];
                         }
                 __syncthreads();
