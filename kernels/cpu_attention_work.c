@@ -8,6 +8,7 @@
 #include "kernels/cpu_attention.h"
 #include "kernels/cpu_fold.h"
 
+#include <float.h>
 #include <math.h>
 
 static const double log2e = 0x1.71547652b82fep+0, ln2 = 0x1.62e42fefa39efp-1;
@@ -86,6 +87,11 @@ static void sums_item(void *context, uint32_t item, float *scratch) {
         score->kernel->sums(&segment, state->segment_max + at, state->segment_sum + at);
 }
 
+/* A sink's logit in log2 units, rounded as those of rows are; a finite one stays finite, as weights of 0 are legal beside it. */
+static float sink_log2(double sink) {
+        return isfinite(sink) ? (float)fmin(fmax(sink * log2e, -(double)FLT_MAX), (double)FLT_MAX) : (float)sink;
+}
+
 /* Item: (block of queries, head of the band). Z = sum over ascending segments of sum * 2^(its maximum - maximum) */
 static void combine_item(void *context, uint32_t item, float *scratch) {
         const struct ckv_cpu_score *score = context;
@@ -98,8 +104,8 @@ static void combine_item(void *context, uint32_t item, float *scratch) {
         for (uint32_t n = first; n < end; n++) {
                 const float *max = state->segment_max + band + n, *sum = state->segment_sum + band + n;
                 uint32_t head = (state->head_first + g) * state->per_group + n / state->rows;
-                double sink = (double)ckv_ref_sink_logit(score->layer, head), z = 0;
-                float most = CKV_MAX(max[0], (float)(sink * log2e));
+                float sink = sink_log2((double)ckv_ref_sink_logit(score->layer, head)), most = CKV_MAX(max[0], sink);
+                double z = 0;
 
                 for (uint32_t i = 1; i < state->segments; i++)
                         most = CKV_MAX(max[(size_t)i * state->query_count], most);
@@ -110,7 +116,7 @@ static void combine_item(void *context, uint32_t item, float *scratch) {
                                 z += (double)sum[at] * ckv_ref_exp(((double)max[at] - (double)most) * ln2);
                 }
                 if (sink != -INFINITY)
-                        z += ckv_ref_exp(sink - (double)most * ln2);
+                        z += ckv_ref_exp(((double)sink - (double)most) * ln2);
                 state->max[(size_t)g * state->query_count + n] = most;
                 /* all logits -infinity: the softmax has no value */
                 state->inverse[(size_t)g * state->query_count + n] = z == 0 ? NAN : (float)(1.0 / z);

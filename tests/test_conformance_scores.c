@@ -325,6 +325,40 @@ START_TEST(scale_of_a_plane) {
 }
 END_TEST
 
+/* A sink that takes all weight leaves 0 to the rows, which is legal up to the largest number; infinity over itself has no value.
+ * By a window kernel where there is one, and by row with the largest weights. */
+START_TEST(sinks_of_any_size) {
+        const float sinks[] = { 0, 1e30f, 1e31f, 1e32f, 1e36f, 1e38f, 3.4e38f, -3.4e38f, -INFINITY, INFINITY, NAN };
+        struct subject path = subjects[_i / 2];
+        struct ckv_backend *backend;
+
+        path.options.path = _i % 2 ? "scalar" : NULL;
+        backend = subject_open(&path);
+        for (uint32_t n = 0; n < 2 * CKV_ARRAY_SIZE(sinks); n++) {
+                const struct ckv_policy asked = { .window = 4, .window_reduce = n % 2 ? CKV_ROWS_MAX : CKV_ROWS_SUM,
+                                                  .given = CKV_GIVEN_MIN_TOKENS };
+                const struct random_shape shape = {
+                        .groups = 1, .layers = 1, .rows = 200, .kv_heads = 2, .per_group = 2, .dims = 16, .asked = &asked,
+                        .dtype = CKV_DTYPE_F32, .contiguous = true, .keep_ratio = 400000,
+                };
+                /* of one head alone */
+                const float of_heads[4] = { 0, 0, sinks[n / 2], 0.5f };
+                struct random_job *reference = random_job_new(9, &shape), *fast = random_job_new(9, &shape);
+
+                reference->job->groups[0].layers[0].sink_logits = (const uint8_t *)of_heads;
+                fast->job->groups[0].layers[0].sink_logits = (const uint8_t *)of_heads;
+                ck_assert_int_eq(ckv_ref_run_plan(reference->job), 0);
+                ck_assert_int_eq(reference->job->outcome,
+                                 sinks[n / 2] < INFINITY ? CKV_JOB_OK : CKV_JOB_NONFINITE);
+                subject_run(&path, backend, fast->job, CKV_STAGE_PLAN);
+                ck_assert_uint_eq(subject_compare_plans(&path, n, reference->job, fast->job), 0);
+                (void)random_job_free(reference);
+                (void)random_job_free(fast);
+        }
+        (void)path.ops->close(backend);
+}
+END_TEST
+
 /* Of two groups one fits its budget: it is not moved, the other is; with a destination as well as in place. */
 START_TEST(groups_that_fit_stay) {
         const struct subject *subject = &subjects[_i % SUBJECTS];
@@ -367,6 +401,7 @@ int main(void) {
         tcase_add_test(tcase, not_finite);
         tcase_add_test(tcase, wrong_log_sum_exp);
         tcase_add_test(tcase, scale_of_a_plane);
+        tcase_add_loop_test(tcase, sinks_of_any_size, 0, 2 * SUBJECTS);
         tcase_add_loop_test(tcase, groups_that_fit_stay, 0, 2 * SUBJECTS);
         srunner_run_all(runner, CK_NORMAL);
         failed = srunner_ntests_failed(runner);
