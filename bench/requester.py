@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -46,6 +46,20 @@ def own_peak(pid: int, work: Callable[[], Any]) -> int:
     work()
     after = _status(pid)
     return after["VmHWM"] - after["RssShmem"] - after["RssFile"]
+
+
+def rows_said(command: list[str], name: str, environment: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a program as they come; ends everything if it fails, and it where the reader stops."""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                yield json.loads(line)
+        except BaseException:
+            process.terminate()  # or its end would be waited for
+            raise
+    if process.returncode != 0:
+        raise SystemExit(f"{name} ended with {process.returncode}")
 
 
 class Requester:

@@ -20,7 +20,6 @@ import os
 import platform
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ sys.path[:0] = [str(ROOT / "clients" / "python" / "src"), str(ROOT / "tests" / "
 import gates  # noqa: E402
 import report  # noqa: E402
 from daemon import Daemon, build_directory  # noqa: E402
-from requester import Requester, by_cpu_time, cpu_seconds  # noqa: E402
+from requester import Requester, by_cpu_time, cpu_seconds, rows_said  # noqa: E402
 
 Row = dict[str, Any]
 
@@ -103,16 +102,7 @@ def lines_of(program: str, *arguments: object) -> Iterator[Row]:
     """What a program says, line by line as it comes; ends everything if the program fails."""
     # should this program be killed, what it started goes with it
     command = ["setpriv", "--pdeathsig", "TERM", str(build_directory() / program), *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                yield json.loads(line)
-        except BaseException:
-            process.terminate()  # or its end would be waited for
-            raise
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {process.returncode}")
+    yield from rows_said(command, " ".join(command))
 
 
 def machine() -> Row:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "clients" / "python" / "src"), str(ROOT / "tests" / "python"), str(ROOT / "bench")]
 
 from daemon import Daemon, build_directory  # noqa: E402
-from requester import Requester, by_cpu_time, cpu_seconds, delay_seconds, own_bytes, own_peak  # noqa: E402
+from requester import Requester, by_cpu_time, cpu_seconds, delay_seconds, own_bytes, own_peak, rows_said  # noqa: E402
 
 KV_HEADS, Q_HEADS, DIM = 8, 32, 128
 WINDOW, CHUNK, POOL, KEEP = 64, 20, 5, 0.2
@@ -207,16 +207,7 @@ def rows_of(path: str, args: argparse.Namespace) -> Iterator[Row]:
         del environment[name]
     command = [sys.executable, __file__, "--path", path, "--repeats", str(args.repeats),
                "--tokens", *map(str, args.tokens), "--threads", *map(str, args.threads)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                yield json.loads(line)
-        except BaseException:
-            process.terminate()  # or its end would be waited for
-            raise
-    if process.returncode != 0:
-        raise SystemExit(f"path {path} ended with {process.returncode}")
+    yield from rows_said(command, f"path {path}", environment)
 
 
 HEAD = (f"{'path':11}{'tokens':>7}{'threads':>8}{'ours ms':>10}{'kvpress ms':>12}{'speedup':>9}{'spread':>8}"
